@@ -1,0 +1,48 @@
+"""What a speculative method is: something that proposes trees and learns from the passes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from spec_trt.runtime.tree import Tree
+
+__all__ = ["Drafter", "PassOutput"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassOutput:
+    """What one verify pass says about one sequence's tree.
+
+    Attributes:
+        argmax: [nodes] int64: the target's greedy next token after every node, accepted or not.
+        tensors: Further outputs of the base graph for these nodes, by name, as the drafter's
+            `needs` asked for them: hidden_states [nodes, hidden], features.{i} [nodes, hidden].
+    """
+
+    argmax: NDArray[np.int64]
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Drafter(Protocol):
+    """Proposes a token tree per step. Its state belongs to one sequence, begun by `start`."""
+
+    needs: frozenset[str]
+    """Outputs of the base graph, beyond `argmax`, that `start` and `observe` read."""
+
+    def start(self, prompt: Sequence[int], out: PassOutput | None) -> None:
+        """Begin a sequence, forgetting the last one.
+
+        Args:
+            prompt: All prompt tokens; the last one is the first root.
+            out: Outputs of the prefill of `prompt[:-1]`, or None when nothing was needed of it.
+        """
+
+    def propose(self, max_depth: int) -> Tree:
+        """Draft a tree under the newest token, none of its nodes deeper than `max_depth` (>= 0)."""
+
+    def observe(self, tree: Tree, out: PassOutput, path: Sequence[int], extra: int) -> None:
+        """Learn from a pass: `path` is the accepted nodes from the root on, `extra` the new root's token."""

@@ -1,0 +1,198 @@
+"""`manifest.json`: what a bundle or an engine directory holds, and the checks on loading one."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from spec_trt.errors import ManifestError
+from spec_trt.files import sha256
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "EngineFacts",
+    "FileFacts",
+    "GraphFacts",
+    "Manifest",
+    "ModelFacts",
+    "SourceFacts",
+    "TensorFacts",
+    "describe_files",
+    "load_manifest",
+    "save_manifest",
+]
+
+SCHEMA_VERSION = 1
+MANIFEST_FILE = "manifest.json"
+
+Facts = TypeVar("Facts")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorFacts:
+    """One input or output of a graph; a dimension is a number or a name of the legend."""
+
+    name: str
+    dtype: str
+    shape: list[int | str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphFacts:
+    """One ONNX graph: its file and its interface."""
+
+    file: str
+    inputs: list[TensorFacts]
+    outputs: list[TensorFacts]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What the runtime needs to know of the target model; `dtype` is that of weights and cache."""
+
+    family: str
+    dtype: str
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    hidden: int
+    vocab: int
+    max_positions: int
+    eos_ids: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFacts:
+    """Where the weights came from."""
+
+    model: str
+    revision: str | None
+    exporter_version: str
+    torch_version: str
+    transformers_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFacts:
+    """What `build` adds: the back end that made the engine and what it may be loaded with."""
+
+    backend: Literal["ort", "trt", "trt-rtx"]
+    precision: str
+    library_version: str
+    builder_version: str
+    options: dict[str, Any]
+    bundle_sha256: str
+    profiles: list[dict[str, Any]] = field(default_factory=list)
+    compute_capabilities: list[str] = field(default_factory=list)
+    plugin_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileFacts:
+    """One file of the directory, by its relative path."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The whole of `manifest.json`. A bundle has no `engine`."""
+
+    model: ModelFacts
+    graphs: dict[str, GraphFacts]
+    heads: dict[str, dict[str, Any]]
+    source: SourceFacts
+    files: list[FileFacts]
+    engine: EngineFacts | None = None
+    schema_version: int = SCHEMA_VERSION
+
+
+def describe_files(directory: Path) -> list[FileFacts]:
+    """List every file below `directory` but the manifest, with its size and hash."""
+    paths = sorted(path for path in directory.rglob("*") if path.is_file() and path.name != MANIFEST_FILE)
+    return [
+        FileFacts(path=path.relative_to(directory).as_posix(), bytes=path.stat().st_size, sha256=sha256(path))
+        for path in paths
+    ]
+
+
+def save_manifest(manifest: Manifest, directory: Path) -> None:
+    """Write `manifest.json` into `directory`."""
+    text = json.dumps(asdict(manifest), indent=2, ensure_ascii=False)
+    (directory / MANIFEST_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def load_manifest(directory: Path, *, verify: bool = False) -> Manifest:
+    """Read and check `directory`'s manifest.
+
+    Args:
+        directory: A bundle or engine directory.
+        verify: Whether to compare every file's hash too; sizes are always compared.
+
+    Raises:
+        ManifestError: The directory or manifest is missing, unreadable or of another schema, or
+            a file is missing or differs.
+    """
+    if not directory.is_dir():
+        raise ManifestError(f"{directory} is not a directory: expected what `spec-trt export` or `build` wrote")
+    path = directory / MANIFEST_FILE
+    if not path.is_file():
+        raise ManifestError(f"{directory} has no {MANIFEST_FILE}: not a bundle or engine directory; {_REMAKE}")
+    try:
+        manifest = _parse(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, KeyError) as error:
+        raise ManifestError(f"{path} is damaged ({error}); {_REMAKE}") from error
+    for facts in manifest.files:
+        _check_file(directory, facts, verify=verify)
+    return manifest
+
+
+_REMAKE = "make it again with `spec-trt export` or `spec-trt build`"
+
+
+def _parse(data: Any) -> Manifest:  # noqa: ANN401 - whatever the JSON file held
+    if not isinstance(data, dict):
+        raise TypeError("expected a JSON object")
+    version = data.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise ValueError(f"expected schema_version {SCHEMA_VERSION}, found {version}")
+    parts = dict(data)
+    parts["model"] = _facts(ModelFacts, parts["model"])
+    parts["source"] = _facts(SourceFacts, parts["source"])
+    parts["files"] = [_facts(FileFacts, item) for item in parts["files"]]
+    parts["graphs"] = {name: _graph(item) for name, item in parts["graphs"].items()}
+    if parts.get("engine") is not None:
+        parts["engine"] = _facts(EngineFacts, parts["engine"])
+    return _facts(Manifest, parts)
+
+
+def _graph(data: Mapping[str, Any]) -> GraphFacts:
+    parts = dict(data)
+    for side in ("inputs", "outputs"):
+        parts[side] = [_facts(TensorFacts, item) for item in parts[side]]
+    return _facts(GraphFacts, parts)
+
+
+def _facts(kind: type[Facts], data: Mapping[str, Any]) -> Facts:
+    """Make a dataclass from its JSON object; unknown and missing keys are errors."""
+    if not isinstance(data, Mapping):
+        raise TypeError(f"expected an object for {kind.__name__}")
+    unknown = set(data) - {item.name for item in fields(kind)}  # type: ignore[arg-type]
+    if unknown:
+        raise ValueError(f"unknown keys {sorted(unknown)} in {kind.__name__}")
+    return kind(**data)
+
+
+def _check_file(directory: Path, facts: FileFacts, *, verify: bool) -> None:
+    path = directory / facts.path
+    if not path.is_file():
+        raise ManifestError(f"{path} is missing; {_REMAKE}")
+    size = path.stat().st_size
+    if size != facts.bytes:
+        raise ManifestError(f"{path} has {size} bytes, expected {facts.bytes}: damaged or cut short; {_REMAKE}")
+    if verify and sha256(path) != facts.sha256:
+        raise ManifestError(f"{path} has another content than its manifest says (sha256 differs); {_REMAKE}")

@@ -1,0 +1,66 @@
+"""Every graph's input and output names, and the tree-attention op's own, once.
+
+The names are the same in a bundle and in an engine directory; `build` never changes them.
+Shapes are written with the legend of `spec_trt.runtime`.
+"""
+
+__all__ = [
+    "ARGMAX",
+    "HIDDEN_STATES",
+    "INPUT_IDS",
+    "LOGITS",
+    "LOGITS_ROWS",
+    "NUM_FEATURES",
+    "OP_DOMAIN",
+    "OP_NAME",
+    "OP_VERSION",
+    "PAST_LENS",
+    "POSITION_IDS",
+    "TREE_MASK",
+    "feature",
+    "new_key",
+    "new_value",
+    "past_key",
+    "past_value",
+]
+
+INPUT_IDS = "input_ids"  # [batch, nodes] int64
+POSITION_IDS = "position_ids"  # [batch, nodes] int64
+PAST_LENS = "past_lens"  # [batch] int64: committed rows of the cache, per sequence
+TREE_MASK = "tree_mask"  # [batch, nodes, window] bool, window >= nodes
+LOGITS_ROWS = "logits_rows"  # [batch, rows] int64: the nodes to project, rows may be 0
+
+LOGITS = "logits"  # [batch, rows, vocab]
+ARGMAX = "argmax"  # [batch, rows] int64
+HIDDEN_STATES = "hidden_states"  # [batch, nodes, hidden], after the final norm
+
+NUM_FEATURES = 3
+
+OP_DOMAIN = "spec_trt"
+OP_NAME = "TreeAttention"
+OP_VERSION = 1
+
+
+def past_key(layer: int) -> str:
+    """The cache buffer of a layer's keys: [batch, kv_heads, past, head_dim]."""
+    return f"past_key.{layer}"
+
+
+def past_value(layer: int) -> str:
+    """The cache buffer of a layer's values: [batch, kv_heads, past, head_dim]."""
+    return f"past_value.{layer}"
+
+
+def new_key(layer: int) -> str:
+    """This pass's rows of a layer's keys, after RoPE: [batch, kv_heads, nodes, head_dim]."""
+    return f"new_key.{layer}"
+
+
+def new_value(layer: int) -> str:
+    """This pass's rows of a layer's values: [batch, kv_heads, nodes, head_dim]."""
+    return f"new_value.{layer}"
+
+
+def feature(index: int) -> str:
+    """The hidden states entering one of three layers (EAGLE-3): [batch, nodes, hidden]."""
+    return f"features.{index}"
