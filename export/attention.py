@@ -7,7 +7,7 @@ for a name that transformers' mask registry does not know, so the tree's own mas
 """
 
 import contextvars
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from spec_trt import names
 from spec_trt.errors import ModelError
+from spec_trt.plugins.tree_attention.reference import UNLIMITED_WINDOW
 
 __all__ = ["ATTENTION_NAME", "AttentionCall", "TreePass", "register_attention", "symbolic", "tree_attention"]
 
@@ -25,8 +26,8 @@ ATTENTION_NAME = "spec_trt_tree"
 # Keyword arguments that change nothing in a causal tree pass; any other one that is set is refused.
 _HARMLESS = frozenset({
     "cache", "cache_position", "cu_seq_lens_k", "cu_seq_lens_q", "dropout", "is_causal", "max_length_k",
-    "max_length_q", "output_attentions", "output_hidden_states", "output_router_logits", "position_bias",
-    "position_ids", "return_dict", "use_cache",
+    "max_length_q", "output_attentions", "output_hidden_states", "output_router_logits", "position_ids",
+    "return_dict", "use_cache",
 })  # fmt: skip
 
 
@@ -60,6 +61,7 @@ class TreePass:
         past_lens: [batch] int64.
         tree_mask: [batch, nodes, window] bool.
         positions: [batch, window] int64: the position of each column of the mask.
+        windowed: Whether any layer has a sliding window; then all layers' ops take `positions`.
         attend: What runs the op: `symbolic` while exporting, a reference elsewhere.
         new_rows: Per layer, the keys and values this pass made: [batch, kv_heads, nodes, head_dim].
     """
@@ -69,6 +71,7 @@ class TreePass:
     past_lens: Tensor
     tree_mask: Tensor
     positions: Tensor
+    windowed: bool
     attend: Attend
     new_rows: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
@@ -140,10 +143,7 @@ def tree_attention(
     Raises:
         ModelError: A family asks for what the op does not do, such as attention sinks.
     """
-    unknown = sorted(name for name, given in kwargs.items() if given is not None and name not in _HARMLESS)
-    if unknown or attention_mask is not None:
-        found = ", ".join(unknown or ["attention_mask"])
-        raise ModelError(f"{type(module).__name__} asks for {found} in attention, which TreeAttention does not do")
+    _refuse_unknown(module, attention_mask, kwargs)
     tree_pass = _ACTIVE.get()
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     out = tree_pass.attend(
@@ -155,13 +155,25 @@ def tree_attention(
             past_value=tree_pass.past_values[layer],
             past_lens=tree_pass.past_lens,
             tree_mask=tree_pass.tree_mask,
-            positions=tree_pass.positions if sliding_window else None,
+            positions=tree_pass.positions if tree_pass.windowed else None,
             scale=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
             softcap=float(softcap or 0.0),
-            sliding_window=int(sliding_window or 0),
+            sliding_window=int(sliding_window or UNLIMITED_WINDOW) if tree_pass.windowed else 0,
         )
     )
     return out.transpose(1, 2).contiguous(), None
+
+
+def _refuse_unknown(module: torch.nn.Module, attention_mask: Tensor | None, kwargs: Mapping[str, Any]) -> None:
+    unknown = sorted(name for name, given in kwargs.items() if given is not None and name not in _HARMLESS)
+    if attention_mask is not None:
+        unknown.append("attention_mask")
+    if kwargs.get("is_causal", getattr(module, "is_causal", True)) is False:
+        unknown.append("is_causal=False")
+    if unknown:
+        raise ModelError(
+            f"{type(module).__name__} asks for {', '.join(unknown)} in attention, which TreeAttention does not do"
+        )
 
 
 def symbolic(call: AttentionCall) -> Tensor:

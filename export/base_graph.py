@@ -24,19 +24,31 @@ class BaseGraph(nn.Module):
     Args:
         model: The model, its attention set to `ATTENTION_NAME`, in eval mode.
         attend: What runs the op (see `TreePass`).
+        windowed: Whether any layer has a sliding window.
         feature_layers: The layers whose inputs become `features.{0,1,2}`; none by default.
     """
 
-    def __init__(self, model: PreTrainedModel, attend: Attend, feature_layers: Sequence[int] = ()) -> None:
+    def __init__(
+        self, model: PreTrainedModel, attend: Attend, *, windowed: bool, feature_layers: Sequence[int] = ()
+    ) -> None:
         super().__init__()
         self.model = model
         self.attend = attend
+        self.windowed = windowed
         self.feature_layers = tuple(feature_layers)
+
+    @property
+    def input_names(self) -> list[str]:
+        """The inputs' names, in the order `forward` takes them."""
+        layers = range(self.model.config.num_hidden_layers)
+        buffers = [name(layer) for layer in layers for name in (names.past_key, names.past_value)]
+        first = [names.INPUT_IDS, names.POSITION_IDS, names.PAST_LENS, names.TREE_MASK, names.LOGITS_ROWS]
+        return [*first, *buffers]
 
     @property
     def output_names(self) -> list[str]:
         """The outputs' names, in the order `forward` returns them."""
-        layers = range(self.model.config.get_text_config().num_hidden_layers)
+        layers = range(self.model.config.num_hidden_layers)
         rows = [name(layer) for layer in layers for name in (names.new_key, names.new_value)]
         features = [names.feature(index) for index in range(len(self.feature_layers))]
         return [names.LOGITS, names.ARGMAX, names.HIDDEN_STATES, *features, *rows]
@@ -48,19 +60,19 @@ class BaseGraph(nn.Module):
         past_lens: Tensor,
         tree_mask: Tensor,
         logits_rows: Tensor,
-        past_keys: list[Tensor],
-        past_values: list[Tensor],
+        past: list[Tensor],
     ) -> list[Tensor]:
-        """Run one pass; names and shapes are those of `spec_trt.names`."""
+        """Run one pass; names and shapes are those of `spec_trt.names`, `past` has keys and values in turn."""
         # Tentative columns have no position of their own in this graph. Standing at the root is exact
         # as long as a tree is not deeper than a sliding window: the mask knows ancestors from others.
         tentative = past_lens[:, None].expand(-1, tree_mask.shape[2] - input_ids.shape[1])
         tree_pass = TreePass(
-            past_keys=past_keys,
-            past_values=past_values,
+            past_keys=past[0::2],
+            past_values=past[1::2],
             past_lens=past_lens,
             tree_mask=tree_mask,
             positions=torch.cat([tentative, position_ids], dim=1),
+            windowed=self.windowed,
             attend=self.attend,
         )
         seen: dict[str, Tensor] = {}
@@ -96,7 +108,7 @@ class BaseGraph(nn.Module):
 
 def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
     """The model's stack of decoder layers, whatever its family calls it."""
-    count = model.config.get_text_config().num_hidden_layers
+    count = model.config.num_hidden_layers
     return next(
         module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == count
     )

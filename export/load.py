@@ -1,0 +1,133 @@
+"""Load a model and its tokenizer: whole, in one data type, or not at all."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from spec_trt.errors import ModelError
+from spec_trt.export.architecture import Architecture, inspect_architecture
+from spec_trt.export.attention import ATTENTION_NAME, register_attention
+from spec_trt.export.config import Dtype
+from spec_trt.export.quiet import quiet
+from spec_trt.export.source import Source
+
+__all__ = ["TORCH_DTYPES", "LoadedModel", "load_model"]
+
+TORCH_DTYPES: dict[Dtype, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """A model ready to be traced, and what the bundle keeps beside its graph."""
+
+    model: PreTrainedModel
+    architecture: Architecture
+    tokenizer: PreTrainedTokenizerBase | None
+    eos_ids: list[int]
+    revision: str | None
+
+
+def load_model(source: Source, dtype: Dtype) -> LoadedModel:
+    """Check the architecture, then load weights and tokenizer.
+
+    Args:
+        source: Where the model is.
+        dtype: The data type of all weights.
+
+    Raises:
+        ModelError: The model is absent, unsupported, or its checkpoint does not fit it.
+    """
+    config = _load_config(source)
+    architecture = inspect_architecture(config)
+    model = _load_weights(source, dtype)
+    tokenizer = _load_tokenizer(source)
+    return LoadedModel(
+        model=model,
+        architecture=architecture,
+        tokenizer=tokenizer,
+        eos_ids=_eos_ids(model, tokenizer),
+        revision=getattr(config, "_commit_hash", None),
+    )
+
+
+def _load_config(source: Source) -> PreTrainedConfig:
+    with _named_errors(source):
+        config: PreTrainedConfig = AutoConfig.from_pretrained(**_arguments(source))
+    return config
+
+
+def _load_weights(source: Source, dtype: Dtype) -> PreTrainedModel:
+    """Load every weight; transformers itself only warns of one that is absent."""
+    register_attention()
+    with _named_errors(source):
+        model, report = AutoModelForCausalLM.from_pretrained(
+            **_arguments(source),
+            dtype=TORCH_DTYPES[dtype],
+            attn_implementation=ATTENTION_NAME,
+            output_loading_info=True,
+        )
+    faults = {
+        "missing": report["missing_keys"],
+        "unexpected": report["unexpected_keys"],
+        "of another shape": [name for name, *_ in report["mismatched_keys"]],
+        "in error": report["error_msgs"],
+    }
+    found = [f"{len(keys)} {fault} ({_shorten(sorted(keys))})" for fault, keys in faults.items() if keys]
+    if found:
+        raise ModelError(f"the checkpoint {source.name} does not fit its configuration: {'; '.join(found)}")
+    if model._can_set_experts_implementation():
+        model.set_experts_implementation("batched_mm")
+    prepared: PreTrainedModel = model.eval().requires_grad_(False)
+    return prepared
+
+
+def _load_tokenizer(source: Source) -> PreTrainedTokenizerBase | None:
+    """Load the tokenizer, or None where the model has no files of one."""
+    try:
+        with quiet():
+            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(**_arguments(source))
+    except (OSError, ValueError, ImportError):
+        return None
+    return tokenizer
+
+
+def _eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> list[int]:
+    """Every id that ends a text: chat models name their end-of-turn token in one place or another."""
+    places: Sequence[Any] = (model.generation_config, model.config, tokenizer)
+    given = [getattr(place, "eos_token_id", None) for place in places]
+    ids = {token for entry in given for token in (entry if isinstance(entry, list) else [entry])}
+    return sorted(token for token in ids if token is not None)
+
+
+def _arguments(source: Source) -> dict[str, Any]:
+    gguf = {"gguf_file": source.gguf_file} if source.gguf_file else {}
+    return {"pretrained_model_name_or_path": source.path, "trust_remote_code": False, **gguf}
+
+
+def _shorten(keys: Sequence[str], limit: int = 4) -> str:
+    more = f", and {len(keys) - limit} more" if len(keys) > limit else ""
+    return ", ".join(keys[:limit]) + more
+
+
+@contextmanager
+def _named_errors(source: Source) -> Iterator[None]:
+    """Turn whatever transformers raises on a bad checkpoint into one clear line."""
+    try:
+        with quiet():
+            yield
+    except ModelError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ModelError(f"cannot load {source.name}: {reason}") from error

@@ -1,0 +1,103 @@
+"""Trace a PyTorch graph into ONNX, with names that a reader can follow."""
+
+import ast
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from onnx_ir.passes.common import ClearMetadataAndDocStringPass, CommonSubexpressionEliminationPass
+from torch import Tensor
+
+from spec_trt.errors import ExportError
+from spec_trt.export.architecture import Architecture
+from spec_trt.export.base_graph import BaseGraph
+from spec_trt.export.function_body import OPSET, tree_attention_function
+from spec_trt.export.quiet import quiet
+
+__all__ = ["trace_base"]
+
+
+def trace_base(graph: BaseGraph, architecture: Architecture) -> ir.Model:
+    """Trace the base graph. Most of its weights stay PyTorch's own memory until they are saved.
+
+    Args:
+        graph: The model, its attention written as `symbolic`.
+        architecture: Its dimensions.
+
+    Raises:
+        ExportError: torch.export or the conversion to ONNX failed.
+    """
+    example, dynamic = _example(architecture, graph.model.dtype), _dynamic(architecture.layers)
+    try:
+        with quiet(), torch.no_grad():
+            program = torch.onnx.export(
+                graph,
+                example,
+                dynamo=True,
+                opset_version=OPSET,
+                dynamic_shapes=dynamic,
+                input_names=graph.input_names,
+                output_names=graph.output_names,
+                verbose=False,
+            )
+    except torch.onnx.errors.OnnxExporterError as error:
+        reason = (str(error.__cause__ or error).splitlines() or [type(error).__name__])[0]
+        raise ExportError(f"{graph.model.config.model_type} could not be traced into ONNX: {reason}") from error
+    if program is None:
+        raise ExportError("torch.onnx.export returned no program: expected one with dynamo=True")
+    model: ir.Model = program.model
+    function = tree_attention_function(softcap=architecture.softcap, windowed=architecture.windowed)
+    model.functions[function.identifier()] = function
+    _tidy(model)
+    return model
+
+
+def _example(architecture: Architecture, dtype: torch.dtype) -> tuple[Any, ...]:
+    """Inputs to trace with: every dimension its own size, none of them 0 or 1, all contiguous."""
+    batch, nodes, window, rows, past = 2, 3, 5, 4, 7
+    buffer = (batch, architecture.kv_heads, past, architecture.head_dim)
+    return (
+        torch.zeros(batch, nodes, dtype=torch.long),
+        torch.zeros(batch, nodes, dtype=torch.long),
+        torch.zeros(batch, dtype=torch.long),
+        torch.ones(batch, nodes, window, dtype=torch.bool),
+        torch.zeros(batch, rows, dtype=torch.long),
+        [torch.zeros(buffer, dtype=dtype) for _ in range(2 * architecture.layers)],
+    )
+
+
+def _dynamic(layers: int) -> tuple[Any, ...]:
+    """The dimensions' names, beside `_example`."""
+    nodes = {0: "batch", 1: "nodes"}
+    mask = {0: "batch", 1: "nodes", 2: "window"}
+    return (nodes, nodes, {0: "batch"}, mask, {0: "batch", 1: "rows"}, [{0: "batch", 2: "past"}] * (2 * layers))
+
+
+def _tidy(model: ir.Model) -> None:
+    """Compute nothing twice, name weights and nodes after their modules, and drop what tracing noted."""
+    CommonSubexpressionEliminationPass()(model)
+    scopes = {node: _scope(node) for node in model.graph}
+    for node, scope in scopes.items():
+        _name_transposed_weight(model.graph, node, scope)
+    for index, (node, scope) in enumerate(scopes.items()):
+        node.name = f"{scope or 'model'}/{node.op_type}_{index}"
+    for weight in list(model.graph.initializers.values()):
+        weight.name = str(weight.name).removeprefix("model.")
+    ClearMetadataAndDocStringPass()(model)
+
+
+def _scope(node: ir.Node) -> str:
+    """The path of the module that a node came from, such as `model.layers.0.self_attn.q_proj`."""
+    scopes: list[str] = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "[]"))
+    path = scopes[-2] if len(scopes) > 1 else ""
+    return path.removeprefix("model").removeprefix(".")
+
+
+def _name_transposed_weight(graph: ir.Graph, node: ir.Node, scope: str) -> None:
+    """A Linear's weight lost its name where its transpose was computed ahead."""
+    if node.op_type not in ("MatMul", "Gemm") or not scope:
+        return
+    weight, name = node.inputs[1], f"model.{scope}.weight_t"
+    unnamed = weight is not None and weight.is_initializer() and str(weight.name).startswith("val_")
+    if weight is not None and unnamed and name not in graph.initializers:
+        weight.name = name
