@@ -4,12 +4,15 @@ The names are the same in a bundle and in an engine directory; `build` never cha
 Shapes are written with the legend of `spec_trt.runtime`.
 """
 
+from collections.abc import Callable
+
 __all__ = [
     "ARGMAX",
     "HIDDEN_STATES",
     "INPUT_IDS",
     "LOGITS",
     "LOGITS_ROWS",
+    "LayerName",
     "NUM_FEATURES",
     "OP_DOMAIN",
     "OP_NAME",
@@ -39,6 +42,8 @@ NUM_FEATURES = 3
 OP_DOMAIN = "spec_trt"
 OP_NAME = "TreeAttention"
 OP_VERSION = 1
+
+LayerName = Callable[[int], str]
 
 
 def past_key(layer: int) -> str:

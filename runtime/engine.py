@@ -1,0 +1,245 @@
+"""The engine: a directory that `build` wrote, loaded and ready to generate."""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from spec_trt import names
+from spec_trt.errors import ConfigError, ManifestError, PromptError
+from spec_trt.manifest import EngineFacts, Manifest, load_manifest
+from spec_trt.runtime.decode import decode
+from spec_trt.runtime.detokenizer import Detokenizer
+from spec_trt.runtime.drafters import make_drafter
+from spec_trt.runtime.drafters.drafter import Drafter
+from spec_trt.runtime.ort_session import OrtSession, onnxruntime_version
+from spec_trt.runtime.stats import Stats
+from spec_trt.runtime.stop import Emission, FinishReason, StopChecker
+from spec_trt.runtime.target import Target
+from spec_trt.runtime.tokenizer import Tokenizer
+from spec_trt.runtime.tree import TreeBuilder
+
+__all__ = ["Engine", "Generation", "GenerationConfig", "Result"]
+
+Prompt = str | Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationConfig:
+    """How to generate.
+
+    Attributes:
+        method: The speculative method's name.
+        options: The method's own options, by name.
+        max_new_tokens: Tokens to emit at the most.
+        stop: Texts that end the generation and are cut off.
+        ignore_eos: Whether to go on past the model's end-of-sequence tokens.
+    """
+
+    method: str = "autoregressive"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    max_new_tokens: int = 256
+    stop: Sequence[str] = ()
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1:
+            raise ConfigError(f"max_new_tokens must be at least 1, found {self.max_new_tokens}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A finished generation; nothing that was cut by a stop is in it."""
+
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason
+    stats: Stats
+
+
+class Generation:
+    """A generation under way: iterate it for pieces as they come, or take the whole `result`."""
+
+    def __init__(self, emissions: Iterator[Emission], stats: Stats) -> None:
+        self.stats = stats
+        self._emissions = emissions
+        self._seen: list[Emission] = []
+
+    def __iter__(self) -> Iterator[Emission]:
+        for emission in self._emissions:
+            self._seen.append(emission)
+            yield emission
+
+    def result(self) -> Result:
+        """Run to the end and return all of it."""
+        for _ in self:
+            pass
+        reason = self._seen[-1].finish_reason if self._seen else None
+        if reason is None:
+            raise ConfigError("this generation was closed before its end: it has no result")
+        return Result(
+            text="".join(emission.text for emission in self._seen),
+            token_ids=[token for emission in self._seen for token in emission.token_ids],
+            finish_reason=reason,
+            stats=self.stats,
+        )
+
+
+class Engine:
+    """A loaded engine; runs one generation at a time.
+
+    Args:
+        manifest: What the directory holds.
+        target: The model.
+        tokenizer_directory: Where its tokenizer's files are.
+    """
+
+    def __init__(self, manifest: Manifest, target: Target, tokenizer_directory: Path) -> None:
+        self.manifest = manifest
+        self._target = target
+        self._tokenizer_directory = tokenizer_directory
+        self._lock = threading.Lock()
+
+    @classmethod
+    def load(
+        cls, path: Path | str, *, device: str = "cpu", threads: int | None = None, verify: bool = False
+    ) -> "Engine":
+        """Load an engine directory.
+
+        Args:
+            path: What `spec-trt build` wrote.
+            device: `cpu` or `cuda`.
+            threads: Threads inside one operator; as many as there are cores when None.
+            verify: Whether to check every file's hash, not only its size.
+
+        Raises:
+            ManifestError: The directory is damaged, is a bundle, or was built for another library.
+            BackendError: The back end is not installed, or refuses the graph.
+        """
+        directory = Path(path)
+        manifest = load_manifest(directory, verify=verify)
+        _check_engine(directory, manifest.engine)
+        session = OrtSession(directory / manifest.graphs["base"].file, device=device, threads=threads)
+        return cls(manifest, Target(session, manifest.model), directory)
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether the directory holds a tokenizer; without one, prompts are token ids and text is empty."""
+        return (self._tokenizer_directory / "tokenizer_config.json").is_file()
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer, loaded on first use."""
+        return Tokenizer(self._tokenizer_directory)
+
+    def encode(self, text: str, *, chat: bool = False) -> list[int]:
+        """Token ids of a prompt, inside the model's chat template if asked for.
+
+        Raises:
+            PromptError: The text is empty, or there is no chat template.
+        """
+        if not text:
+            raise PromptError("the prompt is empty: expected some text")
+        return self.tokenizer.encode_chat([{"role": "user", "content": text}]) if chat else self.tokenizer.encode(text)
+
+    def generate(self, prompt: Prompt, config: GenerationConfig | None = None) -> Result:
+        """Generate to the end; see `stream`."""
+        return self.stream(prompt, config).result()
+
+    def stream(self, prompt: Prompt, config: GenerationConfig | None = None) -> Generation:
+        """Generate, handing out text and tokens as soon as they are decided.
+
+        Args:
+            prompt: A text, or token ids.
+            config: How to generate; plain greedy decoding by default.
+
+        Raises:
+            PromptError: The prompt is empty, does not fit the context, or has an id outside the vocabulary.
+            ConfigError: The method or an option is unknown, or the engine is generating already.
+        """
+        config = config or GenerationConfig()
+        token_ids = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        self._check_prompt(token_ids)
+        model, stats = self.manifest.model, Stats()
+        eos_ids = () if config.ignore_eos else model.eos_ids
+        drafter = make_drafter(config.method, config.options, vocab=model.vocab, eos_ids=eos_ids)
+        stopper = StopChecker(
+            detokenizer=Detokenizer(self.tokenizer.decode if self.has_tokenizer else _no_text),
+            eos_ids=eos_ids,
+            stop=config.stop,
+            max_new_tokens=min(config.max_new_tokens, model.max_positions - len(token_ids)),
+        )
+        return Generation(self._emissions(token_ids, drafter, stopper, stats), stats)
+
+    def next_logits(self, token_ids: Sequence[int]) -> Tensor:
+        """The target's logits after a text: [vocab].
+
+        Raises:
+            PromptError: As `stream`.
+            ConfigError: The engine is generating.
+        """
+        self._check_prompt(token_ids)
+        with self._claimed():
+            self._target.prefill(token_ids[:-1])
+            verified = self._target.verify([TreeBuilder(token_ids[-1]).build()], {names.LOGITS})
+            return verified.outputs[0].tensors[names.LOGITS][-1].clone()
+
+    def _check_prompt(self, token_ids: Sequence[int]) -> None:
+        model = self.manifest.model
+        if not token_ids:
+            raise PromptError("the prompt is empty: expected at least one token")
+        if len(token_ids) >= model.max_positions:
+            raise PromptError(
+                f"the prompt has {len(token_ids)} tokens, the model's context holds {model.max_positions} and needs "
+                "room for at least one more: shorten the prompt"
+            )
+        outside = [token for token in token_ids if not 0 <= token < model.vocab]
+        if outside:
+            raise PromptError(f"token id {outside[0]} is outside the model's vocabulary of {model.vocab}")
+
+    def _emissions(
+        self, prompt: Sequence[int], drafter: Drafter, stopper: StopChecker, stats: Stats
+    ) -> Iterator[Emission]:
+        blocks = decode(prompt, target=self._target, drafter=drafter, max_new_tokens=stopper.remaining, stats=stats)
+        with self._claimed():
+            for block in blocks:
+                with stats.time("other"):
+                    emission = stopper.push(block)
+                if emission.text or emission.token_ids or emission.finish_reason:
+                    yield emission
+                if emission.finish_reason:
+                    return
+
+    @contextmanager
+    def _claimed(self) -> Iterator[None]:
+        """Hold the cache for one generation."""
+        if not self._lock.acquire(blocking=False):
+            raise ConfigError("this engine is generating already: finish or close that generation first")
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+
+def _no_text(token_ids: Sequence[int]) -> str:  # noqa: ARG001 - a tokenizer's signature
+    """What token ids decode to without a tokenizer."""
+    return ""
+
+
+def _check_engine(directory: Path, facts: EngineFacts | None) -> None:
+    """Refuse what this installation can't run."""
+    if facts is None:
+        raise ManifestError(f"{directory} is a bundle, not an engine: run `spec-trt build {directory} ENGINE`")
+    if facts.backend != "ort":
+        raise ManifestError(f"{directory} was built for {facts.backend}; this runtime runs ort: build it again")
+    found = onnxruntime_version()
+    if found.split(".")[:2] != facts.library_version.split(".")[:2]:
+        raise ManifestError(
+            f"{directory} was built for ONNX Runtime {facts.library_version}, found {found}: "
+            "build it again with `spec-trt build`"
+        )

@@ -1,0 +1,122 @@
+"""The KV cache: one allocation, per-layer views for the graphs, and commits of accepted rows alone."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from spec_trt import names
+from spec_trt.errors import ConfigError
+from spec_trt.manifest import ModelFacts
+
+__all__ = ["DTYPES", "KVCache"]
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+class KVCache:
+    """The committed keys and values of every layer and sequence.
+
+    A pass hands out new rows only; `commit` copies the accepted ones in, so a rejected node never has
+    to be rolled back. Rows past a sequence's length may hold *tentative* rows (a draft's own levels),
+    dropped by the next commit or `truncate`.
+
+    Attributes:
+        buffer: [2 * layers, batch, kv_heads, capacity, head_dim]; keys of layer i at 2i, values at 2i+1.
+        lengths: [batch] int64: committed rows per sequence.
+        tentative: [batch] int64: tentative rows behind them.
+
+    Args:
+        facts: The model's shape and dtype.
+        batch: Sequences held.
+        step: Rows the buffer grows by at the least; it grows by a sixteenth when that is more, so that
+            the copies of a long generation stay few and the unused rows, which attention reads, too.
+        device: Where the buffer lives.
+    """
+
+    def __init__(
+        self, facts: ModelFacts, *, batch: int = 1, step: int = 32, device: torch.device | str = "cpu"
+    ) -> None:
+        if batch < 1 or step < 1:
+            raise ConfigError(f"a cache needs batch >= 1 and step >= 1, found {batch} and {step}")
+        self._step = step
+        shape = (2 * facts.layers, batch, facts.kv_heads, step, facts.head_dim)
+        self.buffer = torch.zeros(shape, dtype=DTYPES[facts.dtype], device=device)
+        self.lengths: NDArray[np.int64] = np.zeros(batch, dtype=np.int64)
+        self.tentative: NDArray[np.int64] = np.zeros(batch, dtype=np.int64)
+
+    @property
+    def capacity(self) -> int:
+        """Rows of the buffer: the `past` dimension of a pass."""
+        return self.buffer.shape[3]
+
+    def views(self, slot: int = 0, batch: int | None = None) -> dict[str, Tensor]:
+        """The buffer of some neighbouring sequences as the graphs' inputs, a contiguous view per tensor."""
+        slots = slice(slot, None if batch is None else slot + batch)
+        return _per_layer(self.buffer, slots, names.past_key, names.past_value)
+
+    def new_rows(self, batch: int, nodes: int) -> Tensor:
+        """Make room for one pass's rows: [2 * layers, batch, kv_heads, nodes, head_dim]."""
+        sections, _, kv_heads, _, head_dim = self.buffer.shape
+        return self.buffer.new_empty((sections, batch, kv_heads, nodes, head_dim))
+
+    def new_row_views(self, new_rows: Tensor) -> dict[str, Tensor]:
+        """A pass's rows as the graphs' outputs, a contiguous view per tensor."""
+        return _per_layer(new_rows, slice(None), names.new_key, names.new_value)
+
+    def reserve(self, rows: int) -> None:
+        """Grow the buffer, if need be, until it holds `rows` rows; contents stay."""
+        if rows <= self.capacity:
+            return
+        step = self._step * max(1, round(rows / 16 / self._step))
+        wanted = -(-rows // step) * step
+        grown = self.buffer.new_zeros((*self.buffer.shape[:3], wanted, self.buffer.shape[4]))
+        grown[:, :, :, : self.capacity] = self.buffer
+        self.buffer = grown
+
+    def commit(self, new_rows: Tensor, paths: Sequence[Sequence[int]], *, slot: int = 0) -> None:
+        """Append the accepted rows of some neighbouring sequences and drop their tentative ones.
+
+        Args:
+            new_rows: [2 * layers, batch, kv_heads, nodes, head_dim], as a pass filled it.
+            paths: [batch] lists of nodes to keep, in the order of their positions; may be empty.
+            slot: The first of the sequences.
+        """
+        slots = slice(slot, slot + len(paths))
+        self.tentative[slots] = 0
+        self._write(new_rows, paths, slots)
+        self.lengths[slots] += [len(path) for path in paths]
+
+    def append_tentative(self, new_rows: Tensor, nodes: Sequence[Sequence[int]], *, slot: int = 0) -> None:
+        """Put rows behind the committed and earlier tentative ones, for the next passes' trees to see."""
+        slots = slice(slot, slot + len(nodes))
+        self._write(new_rows, nodes, slots)
+        self.tentative[slots] += [len(rows) for rows in nodes]
+
+    def truncate(self) -> None:
+        """Drop all tentative rows."""
+        self.tentative[:] = 0
+
+    def reset(self, slot: int) -> None:
+        """Forget one sequence."""
+        self.lengths[slot] = self.tentative[slot] = 0
+
+    def _write(self, new_rows: Tensor, nodes: Sequence[Sequence[int]], slots: slice) -> None:
+        """Copy the chosen rows of every sequence behind what it holds, as one indexed copy."""
+        ends = (self.lengths + self.tentative)[slots].tolist()
+        self.reserve(max(end + len(rows) for end, rows in zip(ends, nodes, strict=True)))
+        rows = [row for row, kept in enumerate(nodes) for _ in kept]
+        sources = [node for kept in nodes for node in kept]
+        targets = [end + offset for end, kept in zip(ends, nodes, strict=True) for offset in range(len(kept))]
+        row, source, target = torch.tensor([rows, sources, targets], dtype=torch.int64, device=self.buffer.device)
+        self.buffer[:, slots.start + row, :, target] = new_rows[:, row, :, source]
+
+
+def _per_layer(stacked: Tensor, slots: slice, key: names.LayerName, value: names.LayerName) -> dict[str, Tensor]:
+    """Name the keys (even sections) and values (odd) of every layer."""
+    views: dict[str, Tensor] = {}
+    for layer in range(stacked.shape[0] // 2):
+        views[key(layer)], views[value(layer)] = stacked[2 * layer, slots], stacked[2 * layer + 1, slots]
+    return views

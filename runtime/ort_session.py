@@ -1,0 +1,122 @@
+"""ONNX Runtime as a session: the CPU by default, CUDA where its provider is present."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spec_trt.errors import BackendError
+
+__all__ = ["OrtSession", "onnxruntime_version"]
+
+_ELEMENT_TYPES = {
+    torch.float32: np.float32,
+    torch.float16: np.float16,
+    torch.bfloat16: 16,  # onnx.TensorProto.BFLOAT16: NumPy has no such type
+    torch.int64: np.int64,
+    torch.bool: np.bool_,
+}
+
+
+class OrtSession:
+    """A graph run by ONNX Runtime's IOBinding on torch tensors.
+
+    Args:
+        path: The ONNX file.
+        device: `cpu`, or `cuda` with the CUDA execution provider installed.
+        threads: Threads inside one operator; ONNX Runtime's choice (the cores) when None.
+
+    Raises:
+        BackendError: ONNX Runtime is not installed, has no provider for the device, or refuses the file.
+    """
+
+    def __init__(self, path: Path, *, device: str = "cpu", threads: int | None = None) -> None:
+        ort = _import_onnxruntime()
+        self.device = torch.device(device)
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        if threads is not None:
+            options.intra_op_num_threads = threads
+        try:
+            self._session = ort.InferenceSession(str(path), options, providers=_providers(ort, self.device))
+        except Exception as error:  # ONNX Runtime raises its own, unrelated types
+            raise BackendError(f"ONNX Runtime can't load {path}: {_first_line(error)}") from error
+        self._inputs = {item.name for item in self._session.get_inputs()}
+        self._outputs = {item.name for item in self._session.get_outputs()}
+
+    def bind(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> "OrtBinding":
+        """Tie the graph to tensors; see `Session.bind`."""
+        unknown = sorted((set(inputs) ^ self._inputs) | (set(outputs) - self._outputs))
+        if unknown:
+            raise BackendError(f"the graph's interface differs at {', '.join(unknown)}: export and build it again")
+        return OrtBinding(self._session, inputs, outputs)
+
+
+class OrtBinding:
+    """A filled `IOBinding`, keeping its tensors alive."""
+
+    def __init__(self, session: Any, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:  # noqa: ANN401 - onnxruntime has no types
+        self._session = session
+        self._tensors = [*inputs.values(), *outputs.values()]
+        self._io = session.io_binding()
+        for name, tensor in inputs.items():
+            self._io.bind_input(name, *_address(tensor))
+        for name, tensor in outputs.items():
+            self._io.bind_output(name, *_address(tensor))
+
+    def run(self) -> None:
+        """Run the graph; see `Binding.run`."""
+        try:
+            self._session.run_with_iobinding(self._io)
+        except Exception as error:  # ONNX Runtime raises its own, unrelated types
+            raise BackendError(f"ONNX Runtime failed: {_first_line(error)}") from error
+
+
+def _address(tensor: Tensor) -> tuple[str, int, Any, list[int], int]:
+    """What IOBinding wants to know of a tensor; an empty one still needs an address."""
+    if not tensor.is_contiguous():
+        raise BackendError(f"a bound tensor must be contiguous, found strides {tensor.stride()}")
+    pointer = tensor.data_ptr() or tensor.untyped_storage().data_ptr() or _EMPTY.data_ptr()
+    return tensor.device.type, tensor.device.index or 0, _ELEMENT_TYPES[tensor.dtype], list(tensor.shape), pointer
+
+
+_EMPTY = torch.zeros(1)
+
+
+def onnxruntime_version() -> str:
+    """The installed ONNX Runtime's version.
+
+    Raises:
+        BackendError: It is not installed.
+    """
+    return str(_import_onnxruntime().__version__)
+
+
+def _import_onnxruntime() -> ModuleType:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise BackendError(
+            "ONNX Runtime is not installed: `pip install 'spec-trt[cpu]'`, or `'spec-trt[gpu]'` for CUDA (never both)"
+        ) from error
+    module: ModuleType = onnxruntime
+    return module
+
+
+def _providers(ort: ModuleType, device: torch.device) -> list[str]:
+    wanted = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}[device.type]
+    available = ort.get_available_providers()
+    if wanted not in available:
+        raise BackendError(
+            f"ONNX Runtime has no {wanted} here (found {', '.join(available)}): "
+            "install `spec-trt[gpu]` in place of `spec-trt[cpu]`, or run on the cpu"
+        )
+    return list(dict.fromkeys([wanted, "CPUExecutionProvider"]))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,201 @@
+"""The target model: its base graph and cache, run over trees."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spec_trt import names
+from spec_trt.manifest import ModelFacts
+from spec_trt.runtime.drafters.drafter import PassOutput
+from spec_trt.runtime.kv_cache import DTYPES, KVCache
+from spec_trt.runtime.session import Binding, Session
+from spec_trt.runtime.tree import Tree, TreeBuilder
+
+__all__ = ["Target", "Verified"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """One pass over a batch of trees.
+
+    Attributes:
+        outputs: Per sequence, what the pass says about its tree's own nodes (padding cut off).
+        new_rows: [2 * layers, batch, kv_heads, nodes, head_dim]; the next pass of this size overwrites it.
+    """
+
+    outputs: list[PassOutput]
+    new_rows: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PassSize:
+    """What decides the shapes of a pass, but for the cache's capacity."""
+
+    slot: int
+    batch: int
+    nodes: int
+    project: bool
+    needs: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pass:
+    """The graph tied to the tensors of one pass size."""
+
+    binding: Binding
+    inputs: dict[str, Tensor]
+    outputs: dict[str, Tensor]
+    new_rows: Tensor
+
+
+class Target:
+    """Verifies trees with the base graph, against a cache of committed rows.
+
+    Args:
+        session: The base graph.
+        facts: The model's shape.
+        batch: Sequences held.
+        prefill_chunk: Nodes of a prefill pass.
+        cache_step: Rows the cache grows by at the least.
+    """
+
+    def __init__(
+        self, session: Session, facts: ModelFacts, *, batch: int = 1, prefill_chunk: int = 64, cache_step: int = 32
+    ) -> None:
+        self.facts = facts
+        self.cache = KVCache(facts, batch=batch, step=cache_step, device=session.device)
+        self._session, self._prefill_chunk = session, prefill_chunk
+        self._passes: dict[_PassSize, _Pass] = {}
+        self._bound_buffer = self.cache.buffer
+
+    def prefill(
+        self, prompt: Sequence[int], needs: Collection[str] = frozenset(), *, slot: int = 0
+    ) -> PassOutput | None:
+        """Begin a sequence: run and commit its prompt in chunks of causal chains, projecting no logits.
+
+        Args:
+            prompt: The tokens to commit; may be empty.
+            needs: Graph outputs to keep of every token.
+            slot: The sequence, which is reset first.
+
+        Returns:
+            The needed outputs, [len(prompt), ...] each and without argmaxes; None when there are none.
+        """
+        self.cache.reset(slot)
+        self.cache.reserve(len(prompt))
+        kept: dict[str, list[Tensor]] = {name: [] for name in needs}
+        for start in range(0, len(prompt), self._prefill_chunk):
+            chain = _chain(prompt[start : start + self._prefill_chunk])
+            verified = self._run([chain], needs, project=False, slot=slot)
+            self.cache.commit(verified.new_rows, [range(len(chain))], slot=slot)
+            for name, tensors in kept.items():
+                tensors.append(verified.outputs[0].tensors[name].clone())
+        if not prompt or not needs:
+            return None
+        return PassOutput(
+            argmax=np.empty(0, dtype=np.int64), tensors={name: torch.cat(tensors) for name, tensors in kept.items()}
+        )
+
+    def verify(self, trees: Sequence[Tree], needs: Collection[str] = frozenset()) -> Verified:
+        """Run one pass over all nodes of one tree per sequence; commits nothing.
+
+        Args:
+            trees: [batch] trees; each root continues its sequence's committed rows.
+            needs: Graph outputs to hand out beyond argmax.
+        """
+        return self._run(trees, needs, project=True, slot=0)
+
+    def _run(self, trees: Sequence[Tree], needs: Collection[str], *, project: bool, slot: int) -> Verified:
+        nodes = max(len(tree) for tree in trees)
+        bound = self._bound(
+            _PassSize(slot=slot, batch=len(trees), nodes=nodes, project=project, needs=frozenset(needs))
+        )
+        lengths = self.cache.lengths[slot : slot + len(trees)]
+        for name, array in _pass_inputs(trees, lengths, nodes).items():
+            bound.inputs[name].copy_(torch.from_numpy(array))
+        bound.binding.run()
+        return Verified(outputs=_per_sequence(bound.outputs, trees, needs), new_rows=bound.new_rows)
+
+    def _bound(self, size: _PassSize) -> _Pass:
+        """The graph bound for a pass of this size; made once per size and buffer."""
+        if self._bound_buffer is not self.cache.buffer:
+            self._passes.clear()
+            self._bound_buffer = self.cache.buffer
+        if size not in self._passes:
+            self._passes[size] = self._bind(size)
+        return self._passes[size]
+
+    def _bind(self, size: _PassSize) -> _Pass:
+        inputs = self._new_inputs(size)
+        outputs = self._new_outputs(size)
+        new_rows = self.cache.new_rows(size.batch, size.nodes)
+        binding = self._session.bind(
+            inputs | self.cache.views(size.slot, size.batch), outputs | self.cache.new_row_views(new_rows)
+        )
+        return _Pass(binding=binding, inputs=inputs, outputs=outputs, new_rows=new_rows)
+
+    def _new_inputs(self, size: _PassSize) -> dict[str, Tensor]:
+        batch, nodes, device = size.batch, size.nodes, self._session.device
+        rows = torch.arange(nodes if size.project else 0, device=device)
+        return {
+            names.INPUT_IDS: torch.zeros(batch, nodes, dtype=torch.int64, device=device),
+            names.POSITION_IDS: torch.zeros(batch, nodes, dtype=torch.int64, device=device),
+            names.PAST_LENS: torch.zeros(batch, dtype=torch.int64, device=device),
+            names.TREE_MASK: torch.zeros(batch, nodes, nodes, dtype=torch.bool, device=device),
+            names.LOGITS_ROWS: rows.expand(batch, -1).contiguous(),
+        }
+
+    def _new_outputs(self, size: _PassSize) -> dict[str, Tensor]:
+        facts, device = self.facts, self._session.device
+        dtype = DTYPES[facts.dtype]
+        outputs = {
+            name: torch.empty(size.batch, size.nodes, self._width(name), dtype=dtype, device=device)
+            for name in size.needs
+        }
+        if size.project:
+            outputs[names.ARGMAX] = torch.empty(size.batch, size.nodes, dtype=torch.int64, device=device)
+        return outputs
+
+    def _width(self, name: str) -> int:
+        return self.facts.vocab if name == names.LOGITS else self.facts.hidden
+
+
+def _chain(tokens: Sequence[int]) -> Tree:
+    builder = TreeBuilder(tokens[0])
+    builder.add_chain(0, tokens[1:])
+    return builder.build()
+
+
+def _pass_inputs(trees: Sequence[Tree], lengths: np.ndarray, nodes: int) -> dict[str, np.ndarray]:
+    """The inputs that change with every pass; padding nodes see themselves alone, at the root's position."""
+    batch = len(trees)
+    input_ids = np.zeros((batch, nodes), dtype=np.int64)
+    position_ids = np.repeat(lengths[:, None], nodes, axis=1)
+    tree_mask = np.zeros((batch, nodes, nodes), dtype=np.bool_)
+    for row, tree in enumerate(trees):
+        size = len(tree)
+        input_ids[row, :size] = tree.tokens
+        position_ids[row, :size] += tree.depths
+        tree_mask[row, :size, :size] = tree.mask
+        tree_mask[row, range(size, nodes), range(size, nodes)] = True
+    return {
+        names.INPUT_IDS: input_ids,
+        names.POSITION_IDS: position_ids,
+        names.PAST_LENS: lengths,
+        names.TREE_MASK: tree_mask,
+    }
+
+
+def _per_sequence(outputs: dict[str, Tensor], trees: Sequence[Tree], needs: Collection[str]) -> list[PassOutput]:
+    """Split a pass's outputs by sequence; arrays and tensors are views, valid until the next pass."""
+    empty = np.empty((len(trees), 0), dtype=np.int64)
+    argmax = outputs[names.ARGMAX].cpu().numpy() if names.ARGMAX in outputs else empty
+    return [
+        PassOutput(
+            argmax=argmax[row, : len(tree)], tensors={name: outputs[name][row, : len(tree)] for name in needs}
+        )
+        for row, tree in enumerate(trees)
+    ]

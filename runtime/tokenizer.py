@@ -1,0 +1,55 @@
+"""Text to token ids and back, by the tokenizer files of a bundle or engine directory."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from spec_trt.errors import ManifestError, PromptError
+
+__all__ = ["Tokenizer"]
+
+
+class Tokenizer:
+    """A model's own tokenizer and chat template.
+
+    Args:
+        directory: Where the tokenizer's files are.
+
+    Raises:
+        ManifestError: They are missing or can't be read.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        from transformers import AutoTokenizer
+
+        try:
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
+        except (OSError, ValueError) as error:
+            raise ManifestError(
+                f"{directory} holds no tokenizer that transformers can read: export it again from a model that has "
+                "one, or give token ids instead of text"
+            ) from error
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether `encode_chat` can be used."""
+        return bool(self._tokenizer.chat_template)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a raw text, with the special tokens the model expects in front."""
+        return list(self._tokenizer(text).input_ids)
+
+    def encode_chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        """Token ids of a conversation, up to where the assistant's answer begins.
+
+        Raises:
+            PromptError: The tokenizer has no chat template.
+        """
+        if not self.has_chat_template:
+            raise PromptError("the model has no chat template: give the prompt without --chat")
+        encoded = self._tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=True)
+        return list(encoded["input_ids"])
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of token ids, without special tokens."""
+        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))

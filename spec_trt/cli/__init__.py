@@ -1,0 +1,41 @@
+"""The `spec-trt` command: thin commands over the packages, one error line instead of a traceback."""
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from spec_trt import __version__
+from spec_trt.cli import bench, build, cost, demo, export, generate, inspect
+from spec_trt.errors import SpecTrtError
+
+__all__ = ["cli", "main"]
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="spec-trt")
+def cli() -> None:
+    """Self-speculative decoding: export a model, build an engine, generate several tokens per pass."""
+
+
+for module in (export, build, generate, bench, cost, inspect, demo):
+    cli.add_command(module.command)
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run the command line; errors made on purpose become one line and exit code 1."""
+    try:
+        cli.main(args=args, standalone_mode=False)
+    except SpecTrtError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)

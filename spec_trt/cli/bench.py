@@ -1,0 +1,79 @@
+"""`spec-trt bench`: methods side by side on a file of prompts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from spec_trt.cli.options import MethodCommand, engine_argument, parse_options, runtime_options
+from spec_trt.errors import ConfigError
+
+__all__ = ["command"]
+
+
+@click.command("bench", cls=MethodCommand)
+@engine_argument
+@click.option("--prompts", required=True, type=click.Path(path_type=Path), help="JSON lines: prompt, turns or messages.")
+@click.option("--methods", default="ngram,jacobi,lookahead", show_default=True, help="Methods, comma-separated.")
+@click.option("-o", "--option", "options", multiple=True, metavar="METHOD.NAME=VALUE", help="An option of a method.")
+@click.option("--limit", type=click.IntRange(min=1), help="Take at most so many prompts.  [default: all]")
+@click.option("--per-category", type=click.IntRange(min=1), help="Take the first so many per category.  [default: all]")
+@click.option("--max-new-tokens", type=int, default=128, show_default=True, help="Tokens per answer at the most.")
+@click.option("--repeats", type=int, default=1, show_default=True, help="Runs per prompt and method; the median counts.")
+@click.option("--raw", is_flag=True, help="Do not use the model's chat template.")
+@click.option("--turns", type=click.Choice(["first", "all"]), default="first", show_default=True, help="Turns to answer.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+@runtime_options
+def command(
+    engine: Path,
+    prompts: Path,
+    methods: str,
+    options: tuple[str, ...],
+    limit: int | None,
+    per_category: int | None,
+    max_new_tokens: int,
+    repeats: int,
+    raw: bool,
+    turns: str,
+    as_json: bool,
+    threads: int | None,
+    device: str,
+) -> None:
+    """Run methods side by side, beside plain decoding, with the engine in the directory ENGINE.
+
+    Methods take turns prompt by prompt in one process. `speedup` is the ratio of tokens per second
+    (prefill excluded) to plain decoding's, with the range over the prompts; `identical` says whether every
+    output equalled plain decoding's, near ties of the two best logits counted apart.
+    """
+    from tqdm import tqdm
+
+    from spec_trt.bench import BenchConfig, run_bench
+    from spec_trt.prompts import load_prompts
+    from spec_trt.runtime.engine import Engine
+
+    records = load_prompts(prompts, limit=limit, per_category=per_category)
+    config = BenchConfig(
+        methods=_with_options(methods, options),
+        max_new_tokens=max_new_tokens,
+        repeats=repeats,
+        chat=not raw,
+        all_turns=turns == "all",
+    )
+    loaded = Engine.load(engine, device=device, threads=threads)
+    with tqdm(total=len(records), unit="prompt") as bar:
+        report = run_bench(loaded, records, config, on_prompt=bar.update)
+    click.echo(json.dumps(report.to_json()) if as_json else report.to_text())
+
+
+def _with_options(methods: str, assignments: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """Each method's own options, from METHOD.NAME=VALUE."""
+    by_method: dict[str, dict[str, Any]] = {name.strip(): {} for name in methods.split(",") if name.strip()}
+    for key, value in parse_options(assignments).items():
+        method, separator, name = key.partition(".")
+        if not separator or method not in by_method:
+            raise ConfigError(
+                f"-o needs METHOD.NAME=VALUE with one of the methods {', '.join(by_method)}, found {key!r}"
+            )
+        by_method[method][name] = value
+    return by_method

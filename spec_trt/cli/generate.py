@@ -1,0 +1,82 @@
+"""`spec-trt generate`: one prompt, streamed."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from spec_trt.cli.options import MethodCommand, engine_argument, parse_options, runtime_options
+
+if TYPE_CHECKING:
+    from spec_trt.runtime.engine import Generation, Result
+
+__all__ = ["command"]
+
+
+@click.command("generate", cls=MethodCommand)
+@engine_argument
+@click.option("--prompt", required=True, help="The prompt, or - to read it from stdin.")
+@click.option("--chat", is_flag=True, help="Wrap the prompt in the model's chat template.")
+@click.option("--method", default="autoregressive", show_default=True, help="The speculative method; see below.")
+@click.option("-o", "--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the method.")
+@click.option("--max-new-tokens", type=int, default=256, show_default=True, help="Tokens to generate at the most.")
+@click.option("--stop", multiple=True, help="Text that ends the generation and is cut off; repeatable.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of streaming text.")
+@runtime_options
+def command(
+    engine: Path,
+    prompt: str,
+    chat: bool,
+    method: str,
+    options: tuple[str, ...],
+    max_new_tokens: int,
+    stop: tuple[str, ...],
+    as_json: bool,
+    threads: int | None,
+    device: str,
+) -> None:
+    """Generate from a prompt with the engine in the directory ENGINE.
+
+    The text goes to stdout as it comes, a one-line summary to stderr.
+    """
+    from spec_trt.runtime.engine import Engine, GenerationConfig
+
+    config = GenerationConfig(
+        method=method, options=parse_options(options), max_new_tokens=max_new_tokens, stop=list(stop)
+    )
+    loaded = Engine.load(engine, device=device, threads=threads)
+    text = click.get_text_stream("stdin").read() if prompt == "-" else prompt
+    token_ids = loaded.encode(text, chat=chat)
+    generation = loaded.stream(token_ids, config)
+    if not as_json:
+        _print_pieces(generation)
+    result = generation.result()
+    if as_json:
+        click.echo(json.dumps(_report(result), ensure_ascii=False))
+    click.echo(_summary(result), err=True)
+
+
+def _print_pieces(generation: "Generation") -> None:
+    for piece in generation:
+        click.echo(piece.text, nl=False)
+        sys.stdout.flush()
+    click.echo()
+
+
+def _report(result: "Result") -> dict[str, object]:
+    return {
+        "text": result.text,
+        "token_ids": result.token_ids,
+        "finish_reason": result.finish_reason,
+        "stats": result.stats.to_json(),
+    }
+
+
+def _summary(result: "Result") -> str:
+    stats = result.stats
+    return (
+        f"{len(result.token_ids)} tokens ({result.finish_reason}), {stats.tokens_per_s:.1f} tok/s, "
+        f"accept length {stats.accept_length:.2f}, {stats.passes} passes"
+    )

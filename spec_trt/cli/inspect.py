@@ -1,0 +1,60 @@
+"""`spec-trt inspect`: what a bundle or engine directory holds."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from spec_trt.manifest import GraphFacts, Manifest, load_manifest
+from spec_trt.table import format_table
+
+__all__ = ["command"]
+
+
+@click.command("inspect")
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--verify", is_flag=True, help="Compare every file's hash too, not only its size.")
+@click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
+def command(path: Path, verify: bool, as_json: bool) -> None:
+    """Show what the bundle or engine directory PATH holds, and check that it is whole."""
+    manifest = load_manifest(path, verify=verify)
+    click.echo(json.dumps(asdict(manifest), indent=2) if as_json else _describe(path, manifest))
+
+
+def _describe(path: Path, manifest: Manifest) -> str:
+    parts = [
+        _facts(path, manifest),
+        *(_interface(name, graph) for name, graph in manifest.graphs.items()),
+        format_table(
+            ["file", "bytes", "sha256"],
+            [[facts.path, f"{facts.bytes:,}", facts.sha256[:12]] for facts in manifest.files],
+        ),
+    ]
+    return "\n\n".join(parts)
+
+
+def _facts(path: Path, manifest: Manifest) -> str:
+    model, engine, source = manifest.model, manifest.engine, manifest.source
+    kind = f"engine ({engine.backend} {engine.library_version}, {engine.precision})" if engine else "bundle"
+    return "\n".join([
+        f"{path}: {kind} of {source.model}",
+        f"model    {model.family}, {model.dtype}, {model.layers} layers, {model.heads} heads ({model.kv_heads} kv) "
+        f"of {model.head_dim}, hidden {model.hidden}, vocab {model.vocab}",
+        f"context  {model.max_positions} positions; ends at token ids {model.eos_ids}",
+        f"made by  spec-trt {source.exporter_version}, torch {source.torch_version}, "
+        f"transformers {source.transformers_version}",
+        f"heads    {', '.join(manifest.heads) or 'none'}",
+    ])  # fmt: skip
+
+
+def _interface(name: str, graph: GraphFacts) -> str:
+    rows = [
+        [side, tensor.name, tensor.dtype, "[" + ", ".join(map(str, tensor.shape)) + "]"]
+        for side, tensors in (("in", graph.inputs), ("out", graph.outputs))
+        for tensor in tensors
+        if not tensor.name.rpartition(".")[2].isdigit() or tensor.name.endswith(".0")
+    ]
+    return f"{name} graph ({graph.file}); per-layer tensors shown for layer 0\n" + format_table(
+        ["", "name", "type", "shape"], rows
+    )

@@ -1,0 +1,87 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spec_trt import names
+from spec_trt.errors import ConfigError
+from spec_trt.runtime.kv_cache import KVCache
+from tests.runtime.fake_session import fake_facts
+
+
+def filled(cache, nodes, batch=1, seed=0):
+    rows = cache.new_rows(batch, nodes)
+    return rows.copy_(torch.randn(rows.shape, generator=torch.Generator().manual_seed(seed)))
+
+
+def test_views_share_the_one_allocation():
+    cache = KVCache(fake_facts(), batch=3, step=8)
+    views = cache.views()
+    assert list(views) == ["past_key.0", "past_value.0", "past_key.1", "past_value.1"]
+    cache.buffer[3, 2] = 7.0
+    assert (views[names.past_value(1)][2] == 7.0).all()
+    assert all(view.is_contiguous() and view.shape == (3, 1, 8, 2) for view in views.values())
+    assert cache.views(slot=2, batch=1)[names.past_value(1)].data_ptr() == views[names.past_value(1)][2].data_ptr()
+
+
+@given(
+    steps=st.lists(
+        st.lists(st.sampled_from([(), (0,), (0, 2), (0, 1, 3), (3,)]), min_size=2, max_size=2), max_size=20
+    )
+)
+@settings(deadline=None)
+def test_commit_appends_the_accepted_rows_in_order(steps):
+    cache = KVCache(fake_facts(), batch=2, step=4)
+    expected = [[], []]
+    for number, paths in enumerate(steps):
+        rows = filled(cache, 4, batch=2, seed=number)
+        cache.commit(rows, paths)
+        for slot, path in enumerate(paths):
+            expected[slot] += [rows[:, slot, :, node].clone() for node in path]
+    assert cache.lengths.tolist() == [len(rows) for rows in expected]
+    for slot, rows in enumerate(expected):
+        if rows:
+            torch.testing.assert_close(cache.buffer[:, slot, :, : len(rows)], torch.stack(rows, dim=2), rtol=0, atol=0)
+
+
+def test_growth_keeps_rows_and_leaves_little_unused():
+    cache = KVCache(fake_facts(), step=32)
+    for number in range(1500):
+        cache.commit(filled(cache, 1, seed=number), [[0]])
+        assert cache.capacity % 32 == 0
+        assert cache.capacity - cache.lengths[0] < 32 + cache.lengths[0] / 8
+    first = filled(cache, 1, seed=0)
+    torch.testing.assert_close(cache.buffer[:, :, :, :1], first, rtol=0, atol=0)
+
+
+def test_tentative_rows_stand_behind_the_committed_and_go_with_the_next_commit():
+    cache = KVCache(fake_facts(), step=4)
+    cache.commit(filled(cache, 2, seed=1), [[0, 1]])
+    level = filled(cache, 3, seed=2)
+    cache.append_tentative(level, [[2, 0]])
+    cache.append_tentative(level, [[1]])
+    assert (cache.lengths[0], cache.tentative[0]) == (2, 3)
+    torch.testing.assert_close(cache.buffer[:, :, :, 2:5], level[:, :, :, [2, 0, 1]], rtol=0, atol=0)
+    accepted = filled(cache, 1, seed=3)
+    cache.commit(accepted, [[0]])
+    assert (cache.lengths[0], cache.tentative[0]) == (3, 0)
+    torch.testing.assert_close(cache.buffer[:, :, :, 2:3], accepted, rtol=0, atol=0)
+    cache.append_tentative(level, [[0]])
+    cache.truncate()
+    assert cache.tentative[0] == 0
+
+
+def test_reset_and_commit_touch_their_own_slot_only():
+    cache = KVCache(fake_facts(), batch=3, step=4)
+    rows = filled(cache, 2, batch=1)
+    cache.commit(rows, [[0, 1]], slot=1)
+    cache.commit(rows, [[1]], slot=2)
+    cache.reset(1)
+    assert cache.lengths.tolist() == [0, 0, 1]
+    torch.testing.assert_close(cache.buffer[:, 2, :, :1], rows[:, 0, :, 1:], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("bad", [{"batch": 0}, {"step": 0}])
+def test_refuses_impossible_sizes(bad):
+    with pytest.raises(ConfigError, match="batch >= 1 and step >= 1"):
+        KVCache(fake_facts(), **bad)
