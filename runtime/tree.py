@@ -40,7 +40,9 @@ class Tree:
             )
         below = np.arange(len(self.parents))
         if self.parents[0] != -1 or (self.parents[1:] < 0).any() or (self.parents >= below).any():
-            raise ConfigError(f"a parent must come before its node, the root's is -1: found {self.parents.tolist()}")
+            raise ConfigError(
+                f"a parent must come before its node, the root's is -1: found {self.parents.tolist()}"
+            )
         edges = set(zip(self.parents.tolist(), self.tokens.tolist(), strict=True))
         if len(edges) != len(self.tokens):
             raise ConfigError("siblings must have distinct tokens: insert drafts through TreeBuilder")
@@ -51,25 +53,27 @@ class Tree:
     @cached_property
     def depths(self) -> IntArray:
         """[nodes] int64: distance from the root; position id = root's position + depth."""
-        depths = np.zeros(len(self), dtype=np.int64)
-        for node in range(1, len(self)):
-            depths[node] = depths[self.parents[node]] + 1
-        return depths
+        depths = [0]
+        for parent in self.parents[1:].tolist():
+            depths.append(depths[parent] + 1)
+        return np.array(depths, dtype=np.int64)
 
     @cached_property
     def mask(self) -> BoolArray:
         """[nodes, nodes] bool: row i is true at i and at its ancestors."""
         mask = np.eye(len(self), dtype=np.bool_)
-        for node in range(1, len(self)):
-            mask[node] |= mask[self.parents[node]]
+        for node, parent in enumerate(self.parents[1:].tolist(), start=1):
+            mask[node, :node] = mask[parent, :node]
         return mask
 
     @cached_property
     def children(self) -> list[dict[int, int]]:
         """For each node, its children by token."""
         children: list[dict[int, int]] = [{} for _ in range(len(self))]
-        for node in range(1, len(self)):
-            children[int(self.parents[node])][int(self.tokens[node])] = node
+        edges = zip(self.parents.tolist(), self.tokens.tolist(), strict=True)
+        for node, (parent, token) in enumerate(edges):
+            if node != ROOT:
+                children[parent][token] = node
         return children
 
     def path(self, node: int) -> list[int]:
@@ -113,4 +117,6 @@ class TreeBuilder:
 
     def build(self) -> Tree:
         """The tree as it stands."""
-        return Tree(tokens=np.array(self._tokens, dtype=np.int64), parents=np.array(self._parents, dtype=np.int64))
+        return Tree(
+            tokens=np.array(self._tokens, dtype=np.int64), parents=np.array(self._parents, dtype=np.int64)
+        )

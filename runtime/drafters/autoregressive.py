@@ -1,0 +1,38 @@
+"""Plain decoding: no drafts, one token per pass."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spec_trt.runtime.tree import Tree, TreeBuilder
+
+if TYPE_CHECKING:
+    from spec_trt.runtime.drafters.drafter import PassOutput
+
+__all__ = ["AutoregressiveDrafter", "AutoregressiveOptions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoregressiveOptions:
+    """Plain decoding has no options."""
+
+
+class AutoregressiveDrafter:
+    """Proposes the root alone."""
+
+    needs: frozenset[str] = frozenset()
+
+    def __init__(self) -> None:
+        self._root = 0
+
+    def start(self, prompt: Sequence[int], out: "PassOutput | None") -> None:  # noqa: ARG002
+        """Begin a sequence; see `Drafter.start`."""
+        self._root = prompt[-1]
+
+    def propose(self, max_depth: int) -> Tree:  # noqa: ARG002
+        """The root alone."""
+        return TreeBuilder(self._root).build()
+
+    def observe(self, tree: Tree, out: "PassOutput", path: Sequence[int], extra: int) -> None:  # noqa: ARG002
+        """The extra token is the next root."""
+        self._root = extra

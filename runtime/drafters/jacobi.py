@@ -1,0 +1,82 @@
+"""Jacobi decoding: the target's own answers to a chain of guesses are the next guesses."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from spec_trt.runtime.accept import emitted_tokens
+from spec_trt.runtime.drafters.ngram import NgramIndex
+from spec_trt.runtime.drafters.options import check_integer
+from spec_trt.runtime.tree import ROOT, Tree, TreeBuilder
+
+if TYPE_CHECKING:
+    from spec_trt.runtime.drafters.drafter import PassOutput
+
+__all__ = ["JacobiDrafter", "JacobiOptions"]
+
+_REFILL_NGRAM = 3
+"""Longest n-gram that a refill is looked up by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JacobiOptions:
+    """Options of Jacobi decoding.
+
+    Raises:
+        ConfigError: A value is out of range.
+    """
+
+    num_draft_tokens: int = field(
+        default=4, metadata={"help": "guesses in the chain behind the newest token"}
+    )
+
+    def __post_init__(self) -> None:
+        check_integer("num_draft_tokens", self.num_draft_tokens, at_least=1)
+
+
+class JacobiDrafter:
+    """Jacobi decoding (Santilli et al. 2023, arXiv 2305.10427), with the verified prefix accepted.
+
+    After a pass the argmaxes behind the accepted path are the guesses for the next one. What is
+    missing at the chain's end is refilled by an n-gram continuation of text and guesses if there
+    is one, else by repeating the last guess; so are the first guesses. Every pass emits at least
+    one token, so n tokens take at most n passes.
+
+    Args:
+        options: The method's options.
+    """
+
+    needs: frozenset[str] = frozenset()
+
+    def __init__(self, options: JacobiOptions) -> None:
+        self._options = options
+        self.start([0], None)
+
+    def start(self, prompt: Sequence[int], out: "PassOutput | None") -> None:  # noqa: ARG002
+        """Begin a sequence; see `Drafter.start`."""
+        self._index = NgramIndex(min_ngram=1, max_ngram=_REFILL_NGRAM)
+        self._index.extend(prompt)
+        self._root = prompt[-1]
+        self._guesses: list[int] = []
+
+    def propose(self, max_depth: int) -> Tree:
+        """The root and the chain of guesses."""
+        count = min(self._options.num_draft_tokens, max_depth)
+        self._guesses += self._refills(count - len(self._guesses))
+        builder = TreeBuilder(self._root)
+        builder.add_chain(ROOT, self._guesses[:count])
+        return builder.build()
+
+    def observe(self, tree: Tree, out: "PassOutput", path: Sequence[int], extra: int) -> None:
+        """Take the argmaxes behind the accepted path as guesses."""
+        self._guesses = out.argmax[len(path) :].tolist()
+        self._index.extend(emitted_tokens(tree, path, extra))
+        self._root = extra
+
+    def _refills(self, count: int) -> list[int]:
+        if count <= 0:
+            return []
+        length, follower = self._index.match(self._guesses)
+        if length:
+            return self._index.read(follower, count, self._guesses)
+        return [self._guesses[-1] if self._guesses else self._root] * count
