@@ -1,7 +1,7 @@
 """The engine: a directory that `build` wrote, loaded and ready to generate."""
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -65,15 +65,19 @@ class Result:
 class Generation:
     """A generation under way: iterate it for pieces as they come, or take the whole `result`."""
 
-    def __init__(self, emissions: Iterator[Emission], stats: Stats) -> None:
+    def __init__(self, emissions: Generator[Emission, None, None], stats: Stats) -> None:
         self.stats = stats
         self._emissions = emissions
         self._seen: list[Emission] = []
 
-    def __iter__(self) -> Iterator[Emission]:
+    def __iter__(self) -> Generator[Emission, None, None]:
         for emission in self._emissions:
             self._seen.append(emission)
             yield emission
+
+    def close(self) -> None:
+        """End a generation before its end, freeing the engine."""
+        self._emissions.close()
 
     def result(self) -> Result:
         """Run to the end and return all of it."""
@@ -204,7 +208,7 @@ class Engine:
 
     def _emissions(
         self, prompt: Sequence[int], drafter: Drafter, stopper: StopChecker, stats: Stats
-    ) -> Iterator[Emission]:
+    ) -> Generator[Emission, None, None]:
         blocks = decode(prompt, target=self._target, drafter=drafter, max_new_tokens=stopper.remaining, stats=stats)
         with self._claimed():
             for block in blocks:

@@ -1,6 +1,5 @@
 """Methods side by side: the same prompts, in turn, beside plain decoding."""
 
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +14,8 @@ from spec_trt.table import format_table
 __all__ = ["BASELINE", "BenchConfig", "BenchReport", "MethodScore", "run_bench"]
 
 BASELINE = "autoregressive"
+
+OnAnswer = Callable[[Sequence[int], Mapping[str, Result]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +107,10 @@ class BenchReport:
 
 
 def run_bench(
-    engine: Engine, records: Sequence[PromptRecord], config: BenchConfig, on_prompt: Callable[[], None] = lambda: None
+    engine: Engine,
+    records: Sequence[PromptRecord],
+    config: BenchConfig,
+    on_answer: OnAnswer = lambda _prompt, _results: None,
 ) -> BenchReport:
     """Run every method on every prompt, interleaved, and compare each output with plain decoding's.
 
@@ -114,7 +118,7 @@ def run_bench(
         engine: The engine.
         records: The prompts.
         config: What to run.
-        on_prompt: Called after each record.
+        on_answer: Called after each turn, with the prompt's token ids and every method's result.
     """
     runs = {BASELINE: GenerationConfig(max_new_tokens=config.max_new_tokens)} | {
         name: GenerationConfig(method=name, options=options, max_new_tokens=config.max_new_tokens)
@@ -125,7 +129,7 @@ def run_bench(
     for record in records:
         for prompt, results in _answer(engine, record, runs, config):
             _score(engine, prompt, results, _score_tables(report, record))
-        on_prompt()
+            on_answer(prompt, results)
     return report
 
 

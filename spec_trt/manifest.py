@@ -189,6 +189,8 @@ def _facts(kind: type[Facts], data: Mapping[str, Any]) -> Facts:
 
 def _check_file(directory: Path, facts: FileFacts, *, verify: bool) -> None:
     path = directory / facts.path
+    if not path.resolve().is_relative_to(directory.resolve()):
+        raise ManifestError(f"{directory} is damaged: its manifest names {facts.path}, outside of it; {_REMAKE}")
     if not path.is_file():
         raise ManifestError(f"{path} is missing; {_REMAKE}")
     size = path.stat().st_size
