@@ -32,9 +32,7 @@ class Comparison:
     gap: float | None = None
 
 
-def compare_outputs(
-    engine: Engine, prompt: Sequence[int], expected: Sequence[int], found: Sequence[int]
-) -> Comparison:
+def compare_outputs(engine: Engine, prompt: Sequence[int], expected: Sequence[int], found: Sequence[int]) -> Comparison:
     """Compare a method's output with plain decoding's.
 
     Args:

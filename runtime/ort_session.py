@@ -81,7 +81,13 @@ def _address(tensor: Tensor) -> tuple[str, int, Any, list[int], int]:
     if not tensor.is_contiguous():
         raise BackendError(f"a bound tensor must be contiguous, found strides {tensor.stride()}")
     pointer = tensor.data_ptr() or tensor.untyped_storage().data_ptr() or _EMPTY.data_ptr()
-    return tensor.device.type, tensor.device.index or 0, _ELEMENT_TYPES[tensor.dtype], list(tensor.shape), pointer
+    return (
+        tensor.device.type,
+        tensor.device.index or 0,
+        _ELEMENT_TYPES[tensor.dtype],
+        list(tensor.shape),
+        pointer,
+    )
 
 
 _EMPTY = torch.zeros(1)

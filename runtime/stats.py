@@ -78,7 +78,9 @@ class Stats:
             passes=self.passes + other.passes,
             nodes=self.nodes + other.nodes,
             accepted_by_depth=[
-                sum(counts[depth] for counts in (self.accepted_by_depth, other.accepted_by_depth) if depth < len(counts))
+                sum(
+                    counts[depth] for counts in (self.accepted_by_depth, other.accepted_by_depth) if depth < len(counts)
+                )
                 for depth in range(depths)
             ],
             seconds={phase: self.seconds[phase] + other.seconds[phase] for phase in _PHASES},

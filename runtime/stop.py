@@ -63,9 +63,7 @@ class StopChecker:
     ) -> None:
         _check_stop(stop)
         if max_new_tokens < 0:
-            raise ConfigError(
-                f"max_new_tokens must be 0 or more: found {max_new_tokens}; give a positive number"
-            )
+            raise ConfigError(f"max_new_tokens must be 0 or more: found {max_new_tokens}; give a positive number")
         self._detokenizer = detokenizer
         self._eos_ids = frozenset(eos_ids)
         self._stop = tuple(dict.fromkeys(stop))

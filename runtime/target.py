@@ -63,7 +63,13 @@ class Target:
     """
 
     def __init__(
-        self, session: Session, facts: ModelFacts, *, batch: int = 1, prefill_chunk: int = 64, cache_step: int = 32
+        self,
+        session: Session,
+        facts: ModelFacts,
+        *,
+        batch: int = 1,
+        prefill_chunk: int = 64,
+        cache_step: int = 32,
     ) -> None:
         self.facts = facts
         self.cache = KVCache(facts, batch=batch, step=cache_step, device=session.device)
@@ -96,7 +102,8 @@ class Target:
         if not prompt or not needs:
             return None
         return PassOutput(
-            argmax=np.empty(0, dtype=np.int64), tensors={name: torch.cat(tensors) for name, tensors in kept.items()}
+            argmax=np.empty(0, dtype=np.int64),
+            tensors={name: torch.cat(tensors) for name, tensors in kept.items()},
         )
 
     def verify(self, trees: Sequence[Tree], needs: Collection[str] = frozenset()) -> Verified:
@@ -194,8 +201,6 @@ def _per_sequence(outputs: dict[str, Tensor], trees: Sequence[Tree], needs: Coll
     empty = np.empty((len(trees), 0), dtype=np.int64)
     argmax = outputs[names.ARGMAX].cpu().numpy() if names.ARGMAX in outputs else empty
     return [
-        PassOutput(
-            argmax=argmax[row, : len(tree)], tensors={name: outputs[name][row, : len(tree)] for name in needs}
-        )
+        PassOutput(argmax=argmax[row, : len(tree)], tensors={name: outputs[name][row, : len(tree)] for name in needs})
         for row, tree in enumerate(trees)
     ]

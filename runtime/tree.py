@@ -40,9 +40,7 @@ class Tree:
             )
         below = np.arange(len(self.parents))
         if self.parents[0] != -1 or (self.parents[1:] < 0).any() or (self.parents >= below).any():
-            raise ConfigError(
-                f"a parent must come before its node, the root's is -1: found {self.parents.tolist()}"
-            )
+            raise ConfigError(f"a parent must come before its node, the root's is -1: found {self.parents.tolist()}")
         edges = set(zip(self.parents.tolist(), self.tokens.tolist(), strict=True))
         if len(edges) != len(self.tokens):
             raise ConfigError("siblings must have distinct tokens: insert drafts through TreeBuilder")
@@ -117,6 +115,4 @@ class TreeBuilder:
 
     def build(self) -> Tree:
         """The tree as it stands."""
-        return Tree(
-            tokens=np.array(self._tokens, dtype=np.int64), parents=np.array(self._parents, dtype=np.int64)
-        )
+        return Tree(tokens=np.array(self._tokens, dtype=np.int64), parents=np.array(self._parents, dtype=np.int64))

@@ -178,7 +178,10 @@ def _score_tables(report: BenchReport, record: PromptRecord) -> list[dict[str, M
 
 
 def _score(
-    engine: Engine, prompt: Sequence[int], results: Mapping[str, Result], tables: Sequence[dict[str, MethodScore]]
+    engine: Engine,
+    prompt: Sequence[int],
+    results: Mapping[str, Result],
+    tables: Sequence[dict[str, MethodScore]],
 ) -> None:
     plain = results[BASELINE]
     for name, result in results.items():
@@ -193,7 +196,17 @@ def _to_json(scores: Mapping[str, MethodScore]) -> dict[str, Any]:
 
 
 def _table(title: str, scores: Mapping[str, MethodScore]) -> str:
-    header = [title, "tok/s", "speedup", "(range)", "accept length", "nodes", "draft ms", "verify ms", "other ms"]
+    header = [
+        title,
+        "tok/s",
+        "speedup",
+        "(range)",
+        "accept length",
+        "nodes",
+        "draft ms",
+        "verify ms",
+        "other ms",
+    ]
     rows = [_row(name, figures) for name, figures in _to_json(scores).items()]
     return format_table([*header, "identical"], rows)
 

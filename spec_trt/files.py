@@ -69,7 +69,7 @@ def _swap(staging: Path, target: Path) -> None:
 def _terminate_as_interrupt() -> Iterator[None]:
     """Let SIGTERM unwind the stack as Ctrl-C does, so that clean-up runs."""
 
-    def interrupt(signum: int, frame: FrameType | None) -> None:
+    def interrupt(_signum: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     try:

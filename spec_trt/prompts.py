@@ -10,7 +10,9 @@ from spec_trt.errors import DataError
 
 __all__ = ["PromptRecord", "load_prompts"]
 
-FORMS = '{"prompt": TEXT}, {"turns": [TEXT, ...]}, {"messages": [{"role": ..., "content": TEXT}, ...]} or {"text": TEXT}'
+FORMS = (
+    '{"prompt": TEXT}, {"turns": [TEXT, ...]}, {"messages": [{"role": ..., "content": TEXT}, ...]} or {"text": TEXT}'
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,7 +94,7 @@ def transformers_generate(path: str, threads: int) -> Generate:
         def __init__(self) -> None:
             self.times: list[float] = []
 
-        def put(self, value: torch.Tensor) -> None:
+        def put(self, _value: torch.Tensor) -> None:
             self.times.append(time.perf_counter())
 
         def end(self) -> None:
@@ -194,7 +194,12 @@ def main() -> None:
         }
         for name, times in samples.items()
     }
-    print(json.dumps({"prompts": len(prompts), "rounds": args.rounds, "threads": args.threads, "engines": figures}, indent=2))
+    print(
+        json.dumps(
+            {"prompts": len(prompts), "rounds": args.rounds, "threads": args.threads, "engines": figures},
+            indent=2,
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -37,7 +37,10 @@ def engine(tmp_path):
 def test_scores_every_method_beside_the_baseline(engine):
     done = []
     report = run_bench(
-        engine, RECORDS, BenchConfig(methods=METHODS, max_new_tokens=20), on_answer=lambda *answer: done.append(answer)
+        engine,
+        RECORDS,
+        BenchConfig(methods=METHODS, max_new_tokens=20),
+        on_answer=lambda *answer: done.append(answer),
     )
     figures = json.loads(json.dumps(report.to_json()))
     assert list(figures["methods"]) == [BASELINE, "ngram", "lookahead"]

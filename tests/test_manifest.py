@@ -94,7 +94,7 @@ def test_a_corrupt_manifest_is_refused(directory, change, message):
 
 def test_not_json_is_refused(directory):
     (directory / "manifest.json").write_text('{"model":')
-    with pytest.raises(ManifestError, match="damaged.*make it again"):
+    with pytest.raises(ManifestError, match=r"damaged.*make it again"):
         load_manifest(directory)
 
 

@@ -30,7 +30,13 @@ def test_every_form(tmp_path):
 def test_limits_keep_file_order(tmp_path):
     lines = [f'{{"prompt": "{name}", "category": "{name[0]}"}}' for name in ("a1", "b1", "a2", "b2", "a3", "c1")]
     path = write(tmp_path, *lines)
-    assert [record.turns[0] for record in load_prompts(path, per_category=2)] == ["a1", "b1", "a2", "b2", "c1"]
+    assert [record.turns[0] for record in load_prompts(path, per_category=2)] == [
+        "a1",
+        "b1",
+        "a2",
+        "b2",
+        "c1",
+    ]
     assert [record.turns[0] for record in load_prompts(path, per_category=1, limit=2)] == ["a1", "b1"]
 
 
@@ -52,5 +58,5 @@ def test_bad_lines_are_named(tmp_path, line, message):
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(DataError, match="cannot read the prompts file .*No such file"):
+    with pytest.raises(DataError, match=r"cannot read the prompts file .*No such file"):
         load_prompts(tmp_path / "none.jsonl")

@@ -26,9 +26,7 @@ class JacobiOptions:
         ConfigError: A value is out of range.
     """
 
-    num_draft_tokens: int = field(
-        default=4, metadata={"help": "guesses in the chain behind the newest token"}
-    )
+    num_draft_tokens: int = field(default=4, metadata={"help": "guesses in the chain behind the newest token"})
 
     def __post_init__(self) -> None:
         check_integer("num_draft_tokens", self.num_draft_tokens, at_least=1)

@@ -25,9 +25,7 @@ class NgramOptions:
 
     num_draft_tokens: int = field(
         default=8,
-        metadata={
-            "help": "tokens drafted after a match of max_ngram tokens (in proportion after a shorter one)"
-        },
+        metadata={"help": "tokens drafted after a match of max_ngram tokens (in proportion after a shorter one)"},
     )
     max_ngram: int = field(default=4, metadata={"help": "longest match that is looked for, in tokens"})
     min_ngram: int = field(default=2, metadata={"help": "shortest match that is drafted from, in tokens"})

@@ -39,9 +39,7 @@ def check_integer(name: str, value: object, *, at_least: int) -> None:
         ConfigError: It is not.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
-        raise ConfigError(
-            f"{name} must be an integer of at least {at_least}: found {value!r}; give a number in range"
-        )
+        raise ConfigError(f"{name} must be an integer of at least {at_least}: found {value!r}; give a number in range")
 
 
 def check_flag(name: str, value: object) -> None:

@@ -14,15 +14,25 @@ __all__ = ["command"]
 
 @click.command("bench", cls=MethodCommand)
 @engine_argument
-@click.option("--prompts", required=True, type=click.Path(path_type=Path), help="JSON lines: prompt, turns or messages.")
+@click.option(
+    "--prompts", required=True, type=click.Path(path_type=Path), help="JSON lines: prompt, turns or messages."
+)
 @click.option("--methods", default="ngram,jacobi,lookahead", show_default=True, help="Methods, comma-separated.")
 @click.option("-o", "--option", "options", multiple=True, metavar="METHOD.NAME=VALUE", help="An option of a method.")
 @click.option("--limit", type=click.IntRange(min=1), help="Take at most so many prompts.  [default: all]")
 @click.option("--per-category", type=click.IntRange(min=1), help="Take the first so many per category.  [default: all]")
 @click.option("--max-new-tokens", type=int, default=128, show_default=True, help="Tokens per answer at the most.")
-@click.option("--repeats", type=int, default=1, show_default=True, help="Runs per prompt and method; the median counts.")
+@click.option(
+    "--repeats", type=int, default=1, show_default=True, help="Runs per prompt and method; the median counts."
+)
 @click.option("--raw", is_flag=True, help="Do not use the model's chat template.")
-@click.option("--turns", type=click.Choice(["first", "all"]), default="first", show_default=True, help="Turns to answer.")
+@click.option(
+    "--turns",
+    type=click.Choice(["first", "all"]),
+    default="first",
+    show_default=True,
+    help="Turns to answer.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 @runtime_options
 def command(

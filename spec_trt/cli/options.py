@@ -20,7 +20,9 @@ engine_argument = click.argument("engine", type=click.Path(path_type=Path))
 def runtime_options(command: Decorated) -> Decorated:
     """Add what every command that runs an engine takes."""
     threads = click.option(
-        "--threads", type=click.IntRange(min=1), help="Threads inside one operator.  [default: the number of cores]"
+        "--threads",
+        type=click.IntRange(min=1),
+        help="Threads inside one operator.  [default: the number of cores]",
     )
     device = click.option(
         "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to run."

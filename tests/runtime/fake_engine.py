@@ -1,18 +1,32 @@
 """An engine over a fake session, with a real (byte-level) tokenizer where text matters."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 from spec_trt.runtime.engine import Engine
 from spec_trt.runtime.target import Target
 from tests.runtime.fake_session import FakeSession, fake_facts
-from tests.runtime.fakes import FakeTarget
 from tests.test_manifest import make_engine_facts, make_manifest
 
 EOS = 256
-TEMPLATE = "{% for message in messages %}<{{ message['content'] }}>{% endfor %}{% if add_generation_prompt %}:{% endif %}"
 
 
-def fake_engine(directory: Path, model: FakeTarget, *, max_positions=512, eos_ids=(), **target_options) -> Engine:
+class Model(Protocol):
+    """What decides the next token."""
+
+    @property
+    def vocab(self) -> int: ...
+
+    def next_token(self, prefix: Sequence[int]) -> int: ...
+
+
+TEMPLATE = (
+    "{% for message in messages %}<{{ message['content'] }}>{% endfor %}{% if add_generation_prompt %}:{% endif %}"
+)
+
+
+def fake_engine(directory: Path, model: Model, *, max_positions=512, eos_ids=(), **target_options) -> Engine:
     facts = fake_facts(vocab=model.vocab, max_positions=max_positions, eos_ids=eos_ids)
     session = FakeSession(model.next_token, vocab=model.vocab)
     manifest = make_manifest(model=facts, engine=make_engine_facts())

@@ -1,7 +1,7 @@
 """A session without a library: its cache rows hold tokens, its answers depend on what a node can see."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -39,7 +39,7 @@ class FakeSession:
 
     next_token: NextToken
     vocab: int = 16
-    device: torch.device = torch.device("cpu")
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     runs: int = 0
     fail_on_run: int | None = None
 

@@ -139,10 +139,9 @@ def test_next_logits_are_those_after_the_whole_text(tmp_path):
     assert int(logits.argmax()) == MODEL.next_token([1, 2, 3])
 
 
-def test_a_failing_pass_frees_the_engine(tmp_path):
+def test_a_failing_pass_frees_the_engine(tmp_path, monkeypatch):
     engine = fake_engine(tmp_path, MODEL)
-    session = engine._target._session
-    session.fail_on_run = 3
+    monkeypatch.setattr(engine._target._session, "fail_on_run", 3)
     with pytest.raises(RuntimeError, match="fault injected"):
         engine.generate([1, 2, 3])
     assert engine.generate([1, 2], GenerationConfig(max_new_tokens=7)).token_ids == MODEL.greedy([1, 2], 7)

@@ -25,14 +25,12 @@ def test_views_share_the_one_allocation():
 
 
 @given(
-    steps=st.lists(
-        st.lists(st.sampled_from([(), (0,), (0, 2), (0, 1, 3), (3,)]), min_size=2, max_size=2), max_size=20
-    )
+    steps=st.lists(st.lists(st.sampled_from([(), (0,), (0, 2), (0, 1, 3), (3,)]), min_size=2, max_size=2), max_size=20)
 )
 @settings(deadline=None)
 def test_commit_appends_the_accepted_rows_in_order(steps):
     cache = KVCache(fake_facts(), batch=2, step=4)
-    expected = [[], []]
+    expected: list[list[torch.Tensor]] = [[], []]
     for number, paths in enumerate(steps):
         rows = filled(cache, 4, batch=2, seed=number)
         cache.commit(rows, paths)

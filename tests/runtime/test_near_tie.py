@@ -15,7 +15,12 @@ def with_gap(engine, monkeypatch, gap):
     asked = []
     logits = torch.zeros(8)
     logits[3], logits[5] = 2.0, 2.0 + gap
-    monkeypatch.setattr(engine, "next_logits", lambda ids: asked.append(ids) or logits)
+
+    def next_logits(token_ids):
+        asked.append(token_ids)
+        return logits
+
+    monkeypatch.setattr(engine, "next_logits", next_logits)
     return asked
 
 

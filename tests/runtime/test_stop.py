@@ -51,9 +51,9 @@ def reference(tokens: list[int], stop: Sequence[str], max_new_tokens: int) -> Re
     return text, tokens[:kept], "stop"
 
 
-token_lists = st.lists(
-    st.sampled_from([*CHARACTERS, *([eos] for eos in EOS_IDS)]), min_size=1, max_size=14
-).map(lambda characters: [token for character in characters for token in character])
+token_lists = st.lists(st.sampled_from([*CHARACTERS, *([eos] for eos in EOS_IDS)]), min_size=1, max_size=14).map(
+    lambda characters: [token for character in characters for token in character]
+)
 stop_strings = st.lists(st.text(st.sampled_from("ab€é"), min_size=1, max_size=4), max_size=3)
 block_sizes = st.lists(st.integers(1, 5), min_size=30, max_size=30)
 

@@ -40,14 +40,8 @@ def test_arrays_have_the_documented_types(tree: Tree):
 
 @given(trees())
 def test_children_are_the_nodes_by_parent_and_token(tree: Tree):
-    edges = [
-        (parent, token, node)
-        for parent, children in enumerate(tree.children)
-        for token, node in children.items()
-    ]
-    expected = [
-        (int(tree.parents[node]), int(tree.tokens[node]), node) for node in range(len(tree)) if node != ROOT
-    ]
+    edges = [(parent, token, node) for parent, children in enumerate(tree.children) for token, node in children.items()]
+    expected = [(int(tree.parents[node]), int(tree.tokens[node]), node) for node in range(len(tree)) if node != ROOT]
     assert sorted(edges) == sorted(expected)
 
 

@@ -14,16 +14,12 @@ VOCAB = 12
 class Reference:
     """Lookahead decoding on a two-dimensional array, every cell and guess run on its own prefix."""
 
-    def __init__(
-        self, options: LookaheadOptions, target: FakeTarget, prompt: list[int], eos_ids: frozenset[int]
-    ):
+    def __init__(self, options: LookaheadOptions, target: FakeTarget, prompt: list[int], eos_ids: frozenset[int]):
         self.size, self.columns, self.capacity = options.ngram_size, options.window, options.guesses
         self.target, self.eos_ids, self.seed_pool = target, eos_ids, options.seed_pool
         self.text = list(prompt)
         self.random = Random(options.seed)
-        self.choices = [token for token in prompt if token not in eos_ids] or [
-            min(set(range(VOCAB)) - eos_ids)
-        ]
+        self.choices = [token for token in prompt if token not in eos_ids] or [min(set(range(VOCAB)) - eos_ids)]
         self.levels = 1
         width = options.window + options.ngram_size - 2
         self.array = np.full((options.ngram_size - 1, width), -1, dtype=np.int64)

@@ -61,12 +61,8 @@ def test_state_belongs_to_one_sequence(method, target, several_prompts):
     for prompt in several_prompts:
         reused = speculate(drafter, target, prompt, 12)
         fresh = speculate(make(method), target, prompt, 12)
-        assert [tree.tokens.tolist() for tree in reused.trees] == [
-            tree.tokens.tolist() for tree in fresh.trees
-        ]
-        assert [tree.parents.tolist() for tree in reused.trees] == [
-            tree.parents.tolist() for tree in fresh.trees
-        ]
+        assert [tree.tokens.tolist() for tree in reused.trees] == [tree.tokens.tolist() for tree in fresh.trees]
+        assert [tree.parents.tolist() for tree in reused.trees] == [tree.parents.tolist() for tree in fresh.trees]
 
 
 @given(configured, targets, prompts)

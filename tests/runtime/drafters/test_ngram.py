@@ -24,9 +24,7 @@ def match_by_scanning(text: list[int], guesses: list[int], min_ngram: int, max_n
     return 0, 0
 
 
-def draft(
-    prompt: Sequence[int], *, max_depth: int = 99, eos_ids: Sequence[int] = (), **options: int
-) -> list[int]:
+def draft(prompt: Sequence[int], *, max_depth: int = 99, eos_ids: Sequence[int] = (), **options: int) -> list[int]:
     drafter = NgramDrafter(NgramOptions(**options), eos_ids=frozenset(eos_ids))
     drafter.start(prompt, None)
     tree = drafter.propose(max_depth)

