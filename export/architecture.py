@@ -28,7 +28,18 @@ _FIXED_ROPE = frozenset({"default", "linear", "yarn", "llama3", "proportional"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """What the dry run found: the dimensions of the cache, and what attention needs."""
+    """What the dry run found: the dimensions of the cache, and what attention needs.
+
+    Attributes:
+        layers: Of the decoder.
+        heads: Of queries.
+        kv_heads: Of keys and values.
+        head_dim: Of queries, keys and values alike.
+        hidden: Size of a hidden state.
+        vocab: Size of the logits.
+        softcap: Whether attention scores are bounded.
+        sliding_window: The shortest window of any layer; None if all layers see everything.
+    """
 
     layers: int
     heads: int
@@ -37,7 +48,12 @@ class Architecture:
     hidden: int
     vocab: int
     softcap: bool
-    windowed: bool
+    sliding_window: int | None
+
+    @property
+    def windowed(self) -> bool:
+        """Whether any layer has a sliding window."""
+        return self.sliding_window is not None
 
 
 def inspect_architecture(config: PreTrainedConfig) -> Architecture:
@@ -56,7 +72,7 @@ def inspect_architecture(config: PreTrainedConfig) -> Architecture:
         )
     _refuse_mixed_layers(config, calls)
     _refuse_wrong_windows(config, calls)
-    first = calls[0]
+    first, shortest = calls[0], min(call.sliding_window for call in calls)
     return Architecture(
         layers=layers,
         heads=first.query.shape[1],
@@ -65,7 +81,7 @@ def inspect_architecture(config: PreTrainedConfig) -> Architecture:
         hidden=outputs[names.HIDDEN_STATES].shape[2],
         vocab=outputs[names.LOGITS].shape[2],
         softcap=bool(first.softcap),
-        windowed=any(call.sliding_window != UNLIMITED_WINDOW for call in calls),
+        sliding_window=shortest if shortest != UNLIMITED_WINDOW else None,
     )
 
 
@@ -82,16 +98,22 @@ def refuse_by_config(config: PreTrainedConfig) -> None:
     if text is not config or any(hasattr(config, f"{sense}_config") for sense in ("vision", "audio")):
         raise ModelError(f"{kind} is a multimodal model: spec-trt exports text-only language models")
     if type(config) not in AutoModelForCausalLM._model_mapping:
-        raise ModelError(f"{kind} is not a causal language model: spec-trt exports decoder-only language models")
+        raise ModelError(
+            f"{kind} is not a causal language model: spec-trt exports decoder-only language models"
+        )
     unsupported = sorted(set(getattr(config, "layer_types", None) or ()) - _ATTENTION_LAYERS)
     if unsupported or _model_class(config)._is_stateful:
         found = ", ".join(unsupported) or "recurrent state"
         raise ModelError(f"{kind} has layers with {found}: spec-trt exports models of attention layers only")
     for rope in sorted(set(_rope_kinds(config)) - _FIXED_ROPE):
-        raise ModelError(f"{kind} uses the RoPE kind {rope}, which depends on the sequence's length: not supported")
+        raise ModelError(
+            f"{kind} uses the RoPE kind {rope}, which depends on the sequence's length: not supported"
+        )
     method = _quantization(config)
     if method is not None:
-        raise ModelError(f"the checkpoint is quantized ({method}): export one with plain fp32, fp16 or bf16 weights")
+        raise ModelError(
+            f"the checkpoint is quantized ({method}): export one with plain fp32, fp16 or bf16 weights"
+        )
     if not _model_class(config)._supports_attention_backend:
         raise ModelError(f"{kind} does not use transformers' attention interface: it can't be exported")
 
@@ -136,7 +158,9 @@ def _dry_run(config: PreTrainedConfig) -> tuple[list[AttentionCall], dict[str, T
     except SpecTrtError:
         raise
     except Exception as error:
-        raise ModelError(f"{config.model_type} does not run over a token tree: {_first_line(error)}") from error
+        raise ModelError(
+            f"{config.model_type} does not run over a token tree: {_first_line(error)}"
+        ) from error
     return calls, dict(zip(graph.output_names, outputs, strict=True))
 
 
@@ -148,7 +172,9 @@ def _refuse_mixed_layers(config: PreTrainedConfig, calls: Sequence[AttentionCall
     """All layers share one cache allocation and one function, so they must be alike."""
     kinds = {(call.query.shape, call.key.shape, call.value.shape, bool(call.softcap)) for call in calls}
     if len(kinds) > 1:
-        raise ModelError(f"{config.model_type} has layers of different heads, head sizes or softcaps: not supported")
+        raise ModelError(
+            f"{config.model_type} has layers of different heads, head sizes or softcaps: not supported"
+        )
     call = calls[0]
     if not call.query.shape[3] == call.key.shape[3] == call.value.shape[3]:
         raise ModelError(f"{config.model_type} has values of another size than its keys: not supported")
@@ -160,7 +186,8 @@ def _refuse_wrong_windows(config: PreTrainedConfig, calls: Sequence[AttentionCal
     expected = [window or UNLIMITED_WINDOW for window in _windows(config)]
     if found != expected:
         raise ModelError(
-            f"{config.model_type} does not hand its sliding window to attention: expected {expected}, found {found}"
+            f"{config.model_type} does not hand its sliding window to attention: "
+            f"expected {expected} for its layers, found {found}"
         )
 
 
@@ -169,5 +196,7 @@ def _windows(config: PreTrainedConfig) -> list[int | None]:
     window = getattr(config, "sliding_window", None)
     if getattr(config, "use_sliding_window", True) is False:
         window = None
-    kinds: Sequence[Any] = getattr(config, "layer_types", None) or ["sliding_attention"] * config.num_hidden_layers
+    kinds: Sequence[Any] = (
+        getattr(config, "layer_types", None) or ["sliding_attention"] * config.num_hidden_layers
+    )
     return [window if kind == "sliding_attention" else None for kind in kinds]

@@ -75,7 +75,14 @@ class TreePass:
     attend: Attend
     new_rows: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
-    def update(self, key: Tensor, value: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401, ARG002 - transformers' signature
+    def update(
+        self,
+        key: Tensor,
+        value: Tensor,
+        layer_idx: int,
+        *args: object,  # noqa: ARG002 - transformers' signature
+        **kwargs: object,  # noqa: ARG002
+    ) -> tuple[Tensor, Tensor]:
         """Record a layer's new rows and hand them back alone: the op reads the buffer itself."""
         self.new_rows[layer_idx] = (key, value)
         return key, value
@@ -164,16 +171,17 @@ def tree_attention(
     return out.transpose(1, 2).contiguous(), None
 
 
-def _refuse_unknown(module: torch.nn.Module, attention_mask: Tensor | None, kwargs: Mapping[str, Any]) -> None:
+def _refuse_unknown(
+    module: torch.nn.Module, attention_mask: Tensor | None, kwargs: Mapping[str, Any]
+) -> None:
     unknown = sorted(name for name, given in kwargs.items() if given is not None and name not in _HARMLESS)
     if attention_mask is not None:
         unknown.append("attention_mask")
     if kwargs.get("is_causal", getattr(module, "is_causal", True)) is False:
         unknown.append("is_causal=False")
     if unknown:
-        raise ModelError(
-            f"{type(module).__name__} asks for {', '.join(unknown)} in attention, which TreeAttention does not do"
-        )
+        asked = ", ".join(unknown)
+        raise ModelError(f"{type(module).__name__} asks for {asked} in attention, which TreeAttention lacks")
 
 
 def symbolic(call: AttentionCall) -> Tensor:
@@ -185,7 +193,15 @@ def symbolic(call: AttentionCall) -> Tensor:
     }
     if call.softcap:
         attributes["softcap"] = call.softcap
-    inputs = [call.query, call.key, call.value, call.past_key, call.past_value, call.past_lens, call.tree_mask]
+    inputs = [
+        call.query,
+        call.key,
+        call.value,
+        call.past_key,
+        call.past_value,
+        call.past_lens,
+        call.tree_mask,
+    ]
     if call.positions is not None:
         attributes["sliding_window"] = call.sliding_window
         inputs.append(call.positions)

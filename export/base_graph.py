@@ -62,7 +62,7 @@ class BaseGraph(nn.Module):
         logits_rows: Tensor,
         past: list[Tensor],
     ) -> list[Tensor]:
-        """Run one pass; names and shapes are those of `spec_trt.names`, `past` has keys and values in turn."""
+        """Run one pass; shapes are those of `spec_trt.names`, and `past` has keys and values in turn."""
         # Tentative columns have no position of their own in this graph. Standing at the root is exact
         # as long as a tree is not deeper than a sliding window: the mask knows ancestors from others.
         tentative = past_lens[:, None].expand(-1, tree_mask.shape[2] - input_ids.shape[1])
@@ -77,7 +77,9 @@ class BaseGraph(nn.Module):
         )
         seen: dict[str, Tensor] = {}
         with self._hooks(logits_rows, seen), tree_pass.active():
-            logits = self.model(input_ids=input_ids, position_ids=position_ids, cache=tree_pass, use_cache=True).logits
+            logits = self.model(
+                input_ids=input_ids, position_ids=position_ids, cache=tree_pass, use_cache=True
+            ).logits
         outputs = {names.LOGITS: logits, names.ARGMAX: logits.argmax(dim=-1), **seen}
         for layer, (key, value) in tree_pass.new_rows.items():
             outputs |= {names.new_key(layer): key, names.new_value(layer): value}

@@ -1,23 +1,26 @@
 """The bundle: a directory with the base graph, the tokenizer and the manifest."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 import torch
 import transformers
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 import spec_trt
 from spec_trt.errors import ConfigError, ExportError
-from spec_trt.export.attention import symbolic
+from spec_trt.export.attention import Attend, symbolic
 from spec_trt.export.base_graph import BaseGraph
 from spec_trt.export.config import ExportConfig
 from spec_trt.export.load import LoadedModel, load_model
 from spec_trt.export.onnx_graph import trace_base
+from spec_trt.export.parity import Parity, ReferencePass, check_parity, reference_passes, require_onnxruntime
 from spec_trt.export.quiet import quiet
 from spec_trt.export.source import Source, locate
+from spec_trt.export.torch_reference import reference
 from spec_trt.files import atomic_directory
 from spec_trt.manifest import (
     GraphFacts,
@@ -29,53 +32,93 @@ from spec_trt.manifest import (
     save_manifest,
 )
 
-__all__ = ["BASE_FILE", "export_bundle", "feature_layers"]
+__all__ = ["BASE_FILE", "STEPS", "Exported", "export_bundle", "feature_layers"]
 
 BASE_FILE = "base.onnx"
+STEPS = ("load", "trace", "check", "finish")
 
 
-def export_bundle(config: ExportConfig, progress: Callable[[str], None] = lambda step: None) -> Manifest:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """A finished export: what the bundle holds, and how it compared with PyTorch (if it was compared)."""
+
+    manifest: Manifest
+    parity: Parity | None
+
+
+def export_bundle(config: ExportConfig, progress: Callable[[str], None] | None = None) -> Exported:
     """Make a bundle from a model.
 
     Args:
         config: What to export, and where to.
-        progress: Told the name of each step as it begins.
-
-    Returns:
-        The bundle's manifest.
+        progress: Told each of `STEPS` as it begins.
 
     Raises:
         ConfigError: The output exists, or the model is too shallow for features.
         ModelError: The model can't be loaded or is not supported.
         ExportError: The graph could not be made, or differs from PyTorch.
+        BackendError: The check is asked for, but ONNX Runtime is not installed.
     """
+    begin = progress or _ignore
+    if config.check:
+        require_onnxruntime()
     with atomic_directory(config.output, replace=config.replace) as directory:
-        progress("load")
+        begin("load")
         source = locate(config.model)
         loaded = load_model(source, config.dtype)
-        progress("trace")
-        graph = BaseGraph(
-            loaded.model,
-            symbolic,
-            windowed=loaded.architecture.windowed,
-            feature_layers=feature_layers(loaded.architecture.layers) if config.features else (),
-        )
-        model = trace_base(graph.eval(), loaded.architecture)
-        progress("write")
-        ir.save(model, directory / BASE_FILE, external_data=f"{BASE_FILE}.data")
-        onnx.checker.check_model(directory / BASE_FILE, full_check=True)
-        if loaded.tokenizer is not None:
-            with quiet():
-                loaded.tokenizer.save_pretrained(directory)
+        begin("trace")
+        graph = _write_graph(loaded, config, directory)
+        _write_tokenizer(loaded, directory)
+        model, origin = _model_facts(loaded, config), _source_facts(source, loaded)
+        begin("check")
+        passes = _reference_passes(loaded, config) if config.check else []
+        _release(loaded.model)
+        parity = check_parity(directory / BASE_FILE, config.dtype, passes) if config.check else None
+        begin("finish")
         manifest = Manifest(
-            model=_model_facts(loaded, config),
-            graphs={"base": _graph_facts(model, BASE_FILE)},
-            heads={},
-            source=_source_facts(source, loaded),
-            files=describe_files(directory),
+            model=model, graphs={"base": graph}, heads={}, source=origin, files=describe_files(directory)
         )
         save_manifest(manifest, directory)
-    return manifest
+    return Exported(manifest=manifest, parity=parity)
+
+
+def _ignore(_: str) -> None:
+    """Report nothing."""
+
+
+def _write_graph(loaded: LoadedModel, config: ExportConfig, directory: Path) -> GraphFacts:
+    """Trace the base graph and save it."""
+    model = trace_base(_base_graph(loaded, config, symbolic), loaded.architecture)
+    ir.save(model, directory / BASE_FILE, external_data=f"{BASE_FILE}.data")
+    for weight in model.graph.initializers.values():
+        weight.const_value = None  # see `_release`
+    try:
+        onnx.checker.check_model(directory / BASE_FILE, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise ExportError(f"the exported graph is not valid ONNX: {str(error).splitlines()[0]}") from error
+    return _graph_facts(model, BASE_FILE)
+
+
+def _reference_passes(loaded: LoadedModel, config: ExportConfig) -> list[ReferencePass]:
+    return reference_passes(_base_graph(loaded, config, reference), loaded.architecture)
+
+
+def _release(model: PreTrainedModel) -> None:
+    """Give the weights' memory back: ONNX Runtime needs it, and the converter's rules hold on to them."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = torch.empty(0)
+
+
+def _base_graph(loaded: LoadedModel, config: ExportConfig, attend: Attend) -> BaseGraph:
+    architecture = loaded.architecture
+    features = feature_layers(architecture.layers) if config.features else ()
+    return BaseGraph(loaded.model, attend, windowed=architecture.windowed, feature_layers=features).eval()
+
+
+def _write_tokenizer(loaded: LoadedModel, directory: Path) -> None:
+    if loaded.tokenizer is not None:
+        with quiet():
+            loaded.tokenizer.save_pretrained(directory)
 
 
 def feature_layers(layers: int) -> tuple[int, int, int]:
@@ -86,7 +129,9 @@ def feature_layers(layers: int) -> tuple[int, int, int]:
     """
     chosen = (2, layers // 2, layers - 3)
     if len(set(chosen)) < len(chosen) or not all(0 <= layer < layers for layer in chosen):
-        raise ConfigError(f"features need three distinct layers 2, n//2, n-3: a model of {layers} layers has {chosen}")
+        raise ConfigError(
+            f"features need three distinct layers 2, n//2, n-3: a model of {layers} layers has {chosen}"
+        )
     return chosen
 
 
@@ -126,4 +171,5 @@ def _graph_facts(model: ir.Model, file: str) -> GraphFacts:
 
 def _tensor_facts(value: ir.Value) -> TensorFacts:
     shape = [dim if isinstance(dim, int) else str(dim) for dim in value.shape or ()]
-    return TensorFacts(name=str(value.name), dtype=str(value.dtype), shape=shape)
+    dtype = value.dtype or ir.DataType.UNDEFINED
+    return TensorFacts(name=str(value.name), dtype=dtype.numpy().name, shape=shape)

@@ -7,7 +7,6 @@ not be told apart.
 
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes.common import CheckerPass
 
 from spec_trt import names
 
@@ -125,10 +124,16 @@ def tree_attention_function(*, softcap: bool, windowed: bool) -> ir.Function:
     """
     attributes = ["scale", *(["softcap"] if softcap else []), *(["sliding_window"] if windowed else [])]
     inputs = ["query", "key", "value", "past_key", "past_value", "past_lens", "tree_mask"]
-    parts = [_KEYS, _SIZES, _VISIBLE, _WINDOW if windowed else _NO_WINDOW, _SOFTCAP if softcap else _ATTENTION]
+    parts = [
+        _KEYS,
+        _SIZES,
+        _VISIBLE,
+        _WINDOW if windowed else _NO_WINDOW,
+        _SOFTCAP if softcap else _ATTENTION,
+    ]
     text = f"""
         <opset_import : ["" : {OPSET}], domain : "{names.OP_DOMAIN}">
         {names.OP_NAME} <{", ".join(attributes)}> ({", ".join(inputs + ["positions"] * windowed)}) => (out)
         {{ {"".join(parts)} }}
     """
-    return ir.from_proto(onnx.parser.parse_function(text))
+    return ir.serde.deserialize_function(onnx.parser.parse_function(text))

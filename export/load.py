@@ -24,7 +24,11 @@ from spec_trt.export.source import Source
 
 __all__ = ["TORCH_DTYPES", "LoadedModel", "load_model"]
 
-TORCH_DTYPES: dict[Dtype, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+TORCH_DTYPES: dict[Dtype, torch.dtype] = {
+    "fp32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ from typing import Any
 import onnx_ir as ir
 import torch
 from onnx_ir.passes.common import ClearMetadataAndDocStringPass, CommonSubexpressionEliminationPass
-from torch import Tensor
 
 from spec_trt.errors import ExportError
 from spec_trt.export.architecture import Architecture
@@ -42,7 +41,9 @@ def trace_base(graph: BaseGraph, architecture: Architecture) -> ir.Model:
             )
     except torch.onnx.errors.OnnxExporterError as error:
         reason = (str(error.__cause__ or error).splitlines() or [type(error).__name__])[0]
-        raise ExportError(f"{graph.model.config.model_type} could not be traced into ONNX: {reason}") from error
+        raise ExportError(
+            f"{graph.model.config.model_type} could not be traced into ONNX: {reason}"
+        ) from error
     if program is None:
         raise ExportError("torch.onnx.export returned no program: expected one with dynamo=True")
     model: ir.Model = program.model
@@ -70,7 +71,14 @@ def _dynamic(layers: int) -> tuple[Any, ...]:
     """The dimensions' names, beside `_example`."""
     nodes = {0: "batch", 1: "nodes"}
     mask = {0: "batch", 1: "nodes", 2: "window"}
-    return (nodes, nodes, {0: "batch"}, mask, {0: "batch", 1: "rows"}, [{0: "batch", 2: "past"}] * (2 * layers))
+    return (
+        nodes,
+        nodes,
+        {0: "batch"},
+        mask,
+        {0: "batch", 1: "rows"},
+        [{0: "batch", 2: "past"}] * (2 * layers),
+    )
 
 
 def _tidy(model: ir.Model) -> None:

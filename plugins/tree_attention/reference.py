@@ -2,13 +2,13 @@
 
     TreeAttention(query, key, value, past_key, past_value, past_lens, tree_mask[, positions]) -> out
 
-    query                   [batch, heads, nodes, head_dim]      after RoPE
-    key, value              [batch, kv_heads, nodes, head_dim]   this pass's new rows
-    past_key, past_value    [batch, kv_heads, past, head_dim]    the cache buffer; past may exceed what is valid
-    past_lens               [batch] int64                        committed rows, per sequence
-    tree_mask               [batch, nodes, window] bool          visibility of the last `window` keys, window >= nodes
-    positions               [batch, window] int64                position of each column; with sliding_window only
-    out                     [batch, heads, nodes, head_dim]
+    query                  [batch, heads, nodes, head_dim]     after RoPE
+    key, value             [batch, kv_heads, nodes, head_dim]  this pass's new rows
+    past_key, past_value   [batch, kv_heads, past, head_dim]   the cache buffer, valid or not
+    past_lens              [batch] int64                       committed rows, per sequence
+    tree_mask              [batch, nodes, window] bool         visibility of the last `window` >= nodes keys
+    positions              [batch, window] int64               of each column; with sliding_window only
+    out                    [batch, heads, nodes, head_dim]
 
 Which keys a node sees:
 

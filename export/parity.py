@@ -1,0 +1,206 @@
+"""The parity check: the exported graph in ONNX Runtime against the model in PyTorch.
+
+Both run in float32 on the weights of the export's own data type, so that rounding between
+operators, which a random cache amplifies without limit, can't hide a wrong graph. PyTorch runs all
+passes first: the caller may free the model before ONNX Runtime opens the graph.
+"""
+
+import importlib.util
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from spec_trt import names
+from spec_trt.errors import BackendError, ExportError
+from spec_trt.export.architecture import Architecture
+from spec_trt.export.attention import ATTENTION_NAME
+from spec_trt.export.base_graph import BaseGraph
+from spec_trt.export.config import Dtype
+from spec_trt.export.trees import PassInputs, PassShape, draw_pass, pass_shapes
+from spec_trt.float32 import raise_to_float32
+
+__all__ = ["BOUNDS", "Parity", "ReferencePass", "check_parity", "reference_passes", "require_onnxruntime"]
+
+# The largest allowed difference, as a part of the largest value in the tensor (or of 1, if that is
+# more). Half-precision graphs hold constants that are rounded once, such as gemma's embedding scale.
+BOUNDS: dict[Dtype, float] = {"fp32": 1e-3, "fp16": 5e-3, "bf16": 4e-2}
+
+_REPORT = "the graph is wrong; please report the model"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferencePass:
+    """One pass as PyTorch ran it."""
+
+    inputs: PassInputs
+    outputs: dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parity:
+    """The outcome of a check that passed.
+
+    Attributes:
+        largest: The largest difference, relative as `BOUNDS` has it.
+        output: The output it was found in.
+        bound: What was allowed.
+        passes: How many passes were compared.
+    """
+
+    largest: float
+    output: str
+    bound: float
+    passes: int
+
+
+def require_onnxruntime() -> None:
+    """Raise if the check could not run.
+
+    Raises:
+        BackendError: ONNX Runtime is not installed.
+    """
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise BackendError(
+            "the parity check needs ONNX Runtime: pip install 'spec-trt[cpu]' or 'spec-trt[gpu]', "
+            "or export with --no-check"
+        )
+
+
+def reference_passes(graph: BaseGraph, architecture: Architecture) -> list[ReferencePass]:
+    """Run random tree passes in PyTorch, after making sure that trees leave the model what it is.
+
+    Args:
+        graph: The model, the op computed by `torch_reference.reference`. It is raised to float32.
+        architecture: Its dimensions.
+
+    Raises:
+        ExportError: The model with plain attention computes something else.
+    """
+    graph.model.float()
+    difference = _compare_attention(graph, architecture)
+    _refuse_above(BOUNDS["fp32"], {"the logits of a tree pass": difference})
+    drawn = [
+        _draw(graph, architecture, shape, seed)
+        for seed, shape in enumerate(pass_shapes(architecture.sliding_window))
+    ]
+    return [ReferencePass(inputs=inputs, outputs=_run_torch(graph, inputs)) for inputs in drawn]
+
+
+def check_parity(file: Path, dtype: Dtype, passes: Sequence[ReferencePass]) -> Parity:
+    """Run the same passes in ONNX Runtime, and compare every output.
+
+    Args:
+        file: The exported graph.
+        dtype: The export's data type; it sets the bound.
+        passes: What PyTorch made of them.
+
+    Raises:
+        ExportError: An output differs by more than the bound, or an argmax where no near tie excuses it.
+    """
+    bound = BOUNDS[dtype]
+    session = _session(file, half=dtype != "fp32")
+    found: dict[str, float] = {}
+    for item in passes:
+        outputs = session.run(list(item.outputs), item.inputs.feeds())
+        given = {name: torch.from_numpy(output) for name, output in zip(item.outputs, outputs, strict=True)}
+        for name, difference in compare_outputs(item.outputs, given, bound).items():
+            found[name] = max(found.get(name, 0.0), difference)
+    output = max(found, key=lambda name: found[name])
+    return Parity(largest=found[output], output=output, bound=bound, passes=len(passes))
+
+
+def compare_outputs(
+    expected: Mapping[str, Tensor], given: Mapping[str, Tensor], bound: float
+) -> dict[str, float]:
+    """The relative difference of every output.
+
+    Raises:
+        ExportError: Two outputs differ in shape or by more than the bound, or two argmaxes by more
+            than a near tie.
+    """
+    for name in expected:
+        if expected[name].shape != given[name].shape:
+            raise ExportError(
+                f"{name} has the shape {tuple(given[name].shape)} in the exported graph, "
+                f"{tuple(expected[name].shape)} in PyTorch: {_REPORT}"
+            )
+    found = {name: _difference(expected[name], given[name]) for name in expected if name != names.ARGMAX}
+    _refuse_above(bound, found)
+    _compare_argmax(expected[names.LOGITS], given[names.ARGMAX], bound)
+    return found
+
+
+def _difference(expected: Tensor, given: Tensor) -> float:
+    if not expected.numel():
+        return 0.0
+    return float((expected - given).abs().max() / max(1.0, float(expected.abs().max())))
+
+
+def _refuse_above(bound: float, found: Mapping[str, float]) -> None:
+    for name, difference in found.items():
+        if not difference <= bound:  # written so that not-a-number is refused too
+            raise ExportError(
+                f"{name} differs from PyTorch by {difference:.3g} of its largest value, "
+                f"allowed are {bound:g}: {_REPORT}"
+            )
+
+
+def _compare_argmax(logits: Tensor, argmax: Tensor, bound: float) -> None:
+    """An argmax may differ only where the logit that it chose is within twice the bound of the best."""
+    if not logits.numel():
+        return
+    behind = float((logits.amax(dim=-1) - logits.gather(-1, argmax[..., None])[..., 0]).max())
+    allowed = 2 * bound * max(1.0, float(logits.abs().max()))
+    if behind > allowed:
+        raise ExportError(
+            f"the exported graph's argmax is {behind:.3g} behind PyTorch's best logit, "
+            f"allowed are {allowed:.3g}: {_REPORT}"
+        )
+
+
+def _compare_attention(graph: BaseGraph, architecture: Architecture) -> float:
+    """Compare a chain in the tree pass with the model's own forward, attention as its family has it."""
+    shape = PassShape(past_lens=(0,), past=0, nodes=12, rows=0, chain=True)
+    inputs = _draw(graph, architecture, shape, seed=0)
+    rows = torch.arange(shape.nodes)[None]
+    with torch.no_grad():
+        tree = graph(*inputs.tensors()[:4], rows, inputs.past)[0]
+        graph.model.set_attn_implementation("eager")
+        try:
+            plain = graph.model(input_ids=inputs.input_ids, use_cache=False).logits
+        finally:
+            graph.model.set_attn_implementation(ATTENTION_NAME)
+    return _difference(plain, tree)
+
+
+def _draw(graph: BaseGraph, architecture: Architecture, shape: PassShape, seed: int) -> PassInputs:
+    return draw_pass(shape, architecture, graph.model.config.max_position_embeddings, seed)
+
+
+def _run_torch(graph: BaseGraph, inputs: PassInputs) -> dict[str, Tensor]:
+    with torch.no_grad():
+        return dict(zip(graph.output_names, graph(*inputs.tensors()), strict=True))
+
+
+def _session(file: Path, *, half: bool) -> Any:  # noqa: ANN401 - onnxruntime has no types
+    """Open the graph as it is, in as little memory as ONNX Runtime can."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    options.log_severity_level = 3
+    if not half:
+        return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    with tempfile.TemporaryDirectory(dir=file.parent) as directory:
+        raised = Path(directory) / file.name
+        model = ir.load(file)
+        raise_to_float32(model)
+        ir.save(model, raised, external_data=f"{file.name}.data")
+        return onnxruntime.InferenceSession(raised, options, providers=["CPUExecutionProvider"])
