@@ -104,14 +104,29 @@ class KVCache:
         self.lengths[slot] = self.tentative[slot] = 0
 
     def _write(self, new_rows: Tensor, nodes: Sequence[Sequence[int]], slots: slice) -> None:
-        """Copy the chosen rows of every sequence behind what it holds, as one indexed copy."""
+        """Copy the chosen rows of every sequence behind what it holds, one slice per run of neighbouring nodes.
+
+        Not one copy by index arrays: PyTorch spreads that over its own threads, which on a CPU wait for cores
+        that ONNX Runtime's threads still hold (4 ms instead of 0.1 ms per pass on two cores).
+        """
         ends = (self.lengths + self.tentative)[slots].tolist()
         self.reserve(max(end + len(rows) for end, rows in zip(ends, nodes, strict=True)))
-        rows = [row for row, kept in enumerate(nodes) for _ in kept]
-        sources = [node for kept in nodes for node in kept]
-        targets = [end + offset for end, kept in zip(ends, nodes, strict=True) for offset in range(len(kept))]
-        row, source, target = torch.tensor([rows, sources, targets], dtype=torch.int64, device=self.buffer.device)
-        self.buffer[:, slots.start + row, :, target] = new_rows[:, row, :, source]
+        for row, (end, kept) in enumerate(zip(ends, nodes, strict=True)):
+            for start, first, count in _runs(kept):
+                target = slice(end + start, end + start + count)
+                self.buffer[:, slots.start + row, :, target] = new_rows[:, row, :, first : first + count]
+
+
+def _runs(nodes: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Split nodes into runs of consecutive numbers: (place in `nodes`, first node, count)."""
+    runs: list[tuple[int, int, int]] = []
+    for place, node in enumerate(nodes):
+        start, first, count = runs[-1] if runs else (0, 0, 0)
+        if runs and node == first + count:
+            runs[-1] = (start, first, count + 1)
+        else:
+            runs.append((place, node, 1))
+    return runs
 
 
 def _per_layer(stacked: Tensor, slots: slice, key: names.LayerName, value: names.LayerName) -> dict[str, Tensor]:
