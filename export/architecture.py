@@ -5,6 +5,7 @@ built without weights (on PyTorch's meta device) and run over a two-node tree, a
 attention must have asked for something that `TreeAttention` does.
 """
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,13 +15,13 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from spec_trt import names
-from spec_trt.errors import ModelError, SpecTrtError
+from spec_trt.errors import ModelError
 from spec_trt.export.attention import ATTENTION_NAME, AttentionCall, register_attention
 from spec_trt.export.base_graph import BaseGraph
 from spec_trt.export.quiet import quiet
 from spec_trt.plugins.tree_attention.reference import UNLIMITED_WINDOW
 
-__all__ = ["Architecture", "inspect_architecture", "refuse_by_config"]
+__all__ = ["Architecture", "inspect_architecture", "refuse_by_config", "use_tree_attention"]
 
 _ATTENTION_LAYERS = frozenset({"full_attention", "sliding_attention"})
 _FIXED_ROPE = frozenset({"default", "linear", "yarn", "llama3", "proportional"})
@@ -39,6 +40,7 @@ class Architecture:
         vocab: Size of the logits.
         softcap: Whether attention scores are bounded.
         sliding_window: The shortest window of any layer; None if all layers see everything.
+        max_positions: Length of the context.
     """
 
     layers: int
@@ -49,6 +51,7 @@ class Architecture:
     vocab: int
     softcap: bool
     sliding_window: int | None
+    max_positions: int
 
     @property
     def windowed(self) -> bool:
@@ -82,6 +85,7 @@ def inspect_architecture(config: PreTrainedConfig) -> Architecture:
         vocab=outputs[names.LOGITS].shape[2],
         softcap=bool(first.softcap),
         sliding_window=shortest if shortest != UNLIMITED_WINDOW else None,
+        max_positions=config.max_position_embeddings,
     )
 
 
@@ -92,29 +96,25 @@ def refuse_by_config(config: PreTrainedConfig) -> None:
         ModelError: Not a decoder-only text model with ordinary attention, quantized, or with a RoPE
             that depends on the sequence.
     """
-    kind, text = config.model_type, config.get_text_config()
+    kind = config.model_type
     if getattr(config, "is_encoder_decoder", False):
         raise ModelError(f"{kind} is an encoder-decoder: spec-trt exports decoder-only language models")
-    if text is not config or any(hasattr(config, f"{sense}_config") for sense in ("vision", "audio")):
+    if config.get_text_config() is not config or any(hasattr(config, f"{sense}_config") for sense in ("vision", "audio")):
         raise ModelError(f"{kind} is a multimodal model: spec-trt exports text-only language models")
     if type(config) not in AutoModelForCausalLM._model_mapping:
-        raise ModelError(
-            f"{kind} is not a causal language model: spec-trt exports decoder-only language models"
-        )
+        raise ModelError(f"{kind} is not a causal language model: spec-trt exports decoder-only language models")
     unsupported = sorted(set(getattr(config, "layer_types", None) or ()) - _ATTENTION_LAYERS)
     if unsupported or _model_class(config)._is_stateful:
         found = ", ".join(unsupported) or "recurrent state"
         raise ModelError(f"{kind} has layers with {found}: spec-trt exports models of attention layers only")
+    if getattr(config, "num_kv_shared_layers", 0):
+        raise ModelError(f"{kind} shares keys and values between layers: not supported")
     for rope in sorted(set(_rope_kinds(config)) - _FIXED_ROPE):
-        raise ModelError(
-            f"{kind} uses the RoPE kind {rope}, which depends on the sequence's length: not supported"
-        )
+        raise ModelError(f"{kind} uses the RoPE kind {rope}, which depends on the sequence's length: not supported")
     method = _quantization(config)
     if method is not None:
-        raise ModelError(
-            f"the checkpoint is quantized ({method}): export one with plain fp32, fp16 or bf16 weights"
-        )
-    if not _model_class(config)._supports_attention_backend:
+        raise ModelError(f"the checkpoint is quantized ({method}): export one with plain fp32, fp16 or bf16 weights")
+    if not _model_class(config)._can_set_attn_implementation():
         raise ModelError(f"{kind} does not use transformers' attention interface: it can't be exported")
 
 
@@ -144,24 +144,39 @@ def _dry_run(config: PreTrainedConfig) -> tuple[list[AttentionCall], dict[str, T
     calls: list[AttentionCall] = []
 
     def record(call: AttentionCall) -> Tensor:
+        if not call.query.shape[3] == call.key.shape[3] == call.value.shape[3]:
+            raise ModelError("values of another size than their keys are not supported")
         calls.append(call)
         return torch.empty_like(call.query)
 
-    register_attention()
     try:
         with quiet(), torch.device("meta"), torch.no_grad():
-            model = AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION_NAME)
+            model = use_tree_attention(AutoModelForCausalLM.from_config(_without_padding(config)))
             graph = BaseGraph(model, record, windowed=True).eval()
             no_cache = [torch.empty(0)] * (2 * config.num_hidden_layers)
             ids, row = torch.zeros(1, 2, dtype=torch.long), torch.zeros(1, 1, dtype=torch.long)
             outputs = graph(ids, ids, row[0], torch.ones(1, 2, 2, dtype=torch.bool), row, no_cache)
-    except SpecTrtError:
-        raise
+    except ModelError as error:
+        raise ModelError(f"{config.model_type}: {error}") from error
     except Exception as error:
-        raise ModelError(
-            f"{config.model_type} does not run over a token tree: {_first_line(error)}"
-        ) from error
+        raise ModelError(f"{config.model_type} does not run over a token tree: {_first_line(error)}") from error
     return calls, dict(zip(graph.output_names, outputs, strict=True))
+
+
+def use_tree_attention(model: PreTrainedModel) -> PreTrainedModel:
+    """Set what tracing needs: the tree's attention, and experts without data-dependent shapes."""
+    register_attention()
+    model.set_attn_implementation(ATTENTION_NAME)
+    if model._can_set_experts_implementation():
+        model.set_experts_implementation("batched_mm")
+    return model
+
+
+def _without_padding(config: PreTrainedConfig) -> PreTrainedConfig:
+    """A model that knows its padding token looks for it in the input, which has no values here."""
+    plain = copy.deepcopy(config)
+    plain.pad_token_id = None
+    return plain
 
 
 def _first_line(error: Exception) -> str:
@@ -172,12 +187,7 @@ def _refuse_mixed_layers(config: PreTrainedConfig, calls: Sequence[AttentionCall
     """All layers share one cache allocation and one function, so they must be alike."""
     kinds = {(call.query.shape, call.key.shape, call.value.shape, bool(call.softcap)) for call in calls}
     if len(kinds) > 1:
-        raise ModelError(
-            f"{config.model_type} has layers of different heads, head sizes or softcaps: not supported"
-        )
-    call = calls[0]
-    if not call.query.shape[3] == call.key.shape[3] == call.value.shape[3]:
-        raise ModelError(f"{config.model_type} has values of another size than its keys: not supported")
+        raise ModelError(f"{config.model_type} has layers of different heads, head sizes or softcaps: not supported")
 
 
 def _refuse_wrong_windows(config: PreTrainedConfig, calls: Sequence[AttentionCall]) -> None:
@@ -196,7 +206,5 @@ def _windows(config: PreTrainedConfig) -> list[int | None]:
     window = getattr(config, "sliding_window", None)
     if getattr(config, "use_sliding_window", True) is False:
         window = None
-    kinds: Sequence[Any] = (
-        getattr(config, "layer_types", None) or ["sliding_attention"] * config.num_hidden_layers
-    )
+    kinds: Sequence[Any] = getattr(config, "layer_types", None) or ["sliding_attention"] * config.num_hidden_layers
     return [window if kind == "sliding_attention" else None for kind in kinds]

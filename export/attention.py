@@ -30,6 +30,8 @@ _HARMLESS = frozenset({
     "return_dict", "use_cache",
 })  # fmt: skip
 
+_MEANING = {"s_aux": "attention sinks (s_aux)", "is_causal=False": "attention in both directions (is_causal=False)"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionCall:
@@ -171,16 +173,14 @@ def tree_attention(
     return out.transpose(1, 2).contiguous(), None
 
 
-def _refuse_unknown(
-    module: torch.nn.Module, attention_mask: Tensor | None, kwargs: Mapping[str, Any]
-) -> None:
+def _refuse_unknown(module: torch.nn.Module, attention_mask: Tensor | None, kwargs: Mapping[str, Any]) -> None:
     unknown = sorted(name for name, given in kwargs.items() if given is not None and name not in _HARMLESS)
     if attention_mask is not None:
         unknown.append("attention_mask")
     if kwargs.get("is_causal", getattr(module, "is_causal", True)) is False:
         unknown.append("is_causal=False")
     if unknown:
-        asked = ", ".join(unknown)
+        asked = ", ".join(_MEANING.get(name, name) for name in unknown)
         raise ModelError(f"{type(module).__name__} asks for {asked} in attention, which TreeAttention lacks")
 
 

@@ -77,9 +77,7 @@ class BaseGraph(nn.Module):
         )
         seen: dict[str, Tensor] = {}
         with self._hooks(logits_rows, seen), tree_pass.active():
-            logits = self.model(
-                input_ids=input_ids, position_ids=position_ids, cache=tree_pass, use_cache=True
-            ).logits
+            logits = self.model(input_ids=input_ids, position_ids=position_ids, cache=tree_pass, use_cache=True).logits
         outputs = {names.LOGITS: logits, names.ARGMAX: logits.argmax(dim=-1), **seen}
         for layer, (key, value) in tree_pass.new_rows.items():
             outputs |= {names.new_key(layer): key, names.new_value(layer): value}
@@ -111,6 +109,4 @@ class BaseGraph(nn.Module):
 def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
     """The model's stack of decoder layers, whatever its family calls it."""
     count = model.config.num_hidden_layers
-    return next(
-        module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == count
-    )
+    return next(module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == count)

@@ -32,10 +32,9 @@ from spec_trt.manifest import (
     save_manifest,
 )
 
-__all__ = ["BASE_FILE", "STEPS", "Exported", "export_bundle", "feature_layers"]
+__all__ = ["BASE_FILE", "Exported", "export_bundle", "feature_layers"]
 
 BASE_FILE = "base.onnx"
-STEPS = ("load", "trace", "check", "finish")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +50,7 @@ def export_bundle(config: ExportConfig, progress: Callable[[str], None] | None =
 
     Args:
         config: What to export, and where to.
-        progress: Told each of `STEPS` as it begins.
+        progress: Told each of `config.STEPS` as it begins.
 
     Raises:
         ConfigError: The output exists, or the model is too shallow for features.
@@ -129,9 +128,7 @@ def feature_layers(layers: int) -> tuple[int, int, int]:
     """
     chosen = (2, layers // 2, layers - 3)
     if len(set(chosen)) < len(chosen) or not all(0 <= layer < layers for layer in chosen):
-        raise ConfigError(
-            f"features need three distinct layers 2, n//2, n-3: a model of {layers} layers has {chosen}"
-        )
+        raise ConfigError(f"features need three distinct layers 2, n//2, n-3: a model of {layers} layers has {chosen}")
     return chosen
 
 
@@ -146,7 +143,7 @@ def _model_facts(loaded: LoadedModel, config: ExportConfig) -> ModelFacts:
         head_dim=architecture.head_dim,
         hidden=architecture.hidden,
         vocab=architecture.vocab,
-        max_positions=loaded.model.config.max_position_embeddings,
+        max_positions=architecture.max_positions,
         eos_ids=loaded.eos_ids,
     )
 

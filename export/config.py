@@ -6,9 +6,10 @@ from typing import Literal, get_args
 
 from spec_trt.errors import ConfigError
 
-__all__ = ["DTYPES", "Dtype", "ExportConfig"]
+__all__ = ["DTYPES", "STEPS", "Dtype", "ExportConfig"]
 
 Dtype = Literal["fp32", "fp16", "bf16"]
+STEPS = ("load", "trace", "check", "finish")
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 
 

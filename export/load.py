@@ -14,16 +14,17 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import has_file
 
 from spec_trt.errors import ModelError
-from spec_trt.export.architecture import Architecture, inspect_architecture
-from spec_trt.export.attention import ATTENTION_NAME, register_attention
+from spec_trt.export.architecture import Architecture, inspect_architecture, use_tree_attention
 from spec_trt.export.config import Dtype
 from spec_trt.export.quiet import quiet
 from spec_trt.export.source import Source
 
 __all__ = ["TORCH_DTYPES", "LoadedModel", "load_model"]
 
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
 TORCH_DTYPES: dict[Dtype, torch.dtype] = {
     "fp32": torch.float32,
     "fp16": torch.float16,
@@ -73,13 +74,12 @@ def _load_config(source: Source) -> PreTrainedConfig:
 
 def _load_weights(source: Source, dtype: Dtype) -> PreTrainedModel:
     """Load every weight; transformers itself only warns of one that is absent."""
-    register_attention()
     with _named_errors(source):
         model, report = AutoModelForCausalLM.from_pretrained(
             **_arguments(source),
             dtype=TORCH_DTYPES[dtype],
-            attn_implementation=ATTENTION_NAME,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are in the report, by name
         )
     faults = {
         "missing": report["missing_keys"],
@@ -90,19 +90,18 @@ def _load_weights(source: Source, dtype: Dtype) -> PreTrainedModel:
     found = [f"{len(keys)} {fault} ({_shorten(sorted(keys))})" for fault, keys in faults.items() if keys]
     if found:
         raise ModelError(f"the checkpoint {source.name} does not fit its configuration: {'; '.join(found)}")
-    if model._can_set_experts_implementation():
-        model.set_experts_implementation("batched_mm")
-    prepared: PreTrainedModel = model.eval().requires_grad_(False)
-    return prepared
+    return use_tree_attention(model).eval().requires_grad_(False)
 
 
 def _load_tokenizer(source: Source) -> PreTrainedTokenizerBase | None:
-    """Load the tokenizer, or None where the model has no files of one."""
-    try:
-        with quiet():
-            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(**_arguments(source))
-    except (OSError, ValueError, ImportError):
-        return None
+    """Load the tokenizer, or None where the model has no files of one.
+
+    transformers would make up an empty tokenizer for some families.
+    """
+    with _named_errors(source):
+        if source.gguf_file is None and not any(has_file(source.path, name) for name in _TOKENIZER_FILES):
+            return None
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(**_arguments(source))
     return tokenizer
 
 

@@ -41,9 +41,7 @@ def trace_base(graph: BaseGraph, architecture: Architecture) -> ir.Model:
             )
     except torch.onnx.errors.OnnxExporterError as error:
         reason = (str(error.__cause__ or error).splitlines() or [type(error).__name__])[0]
-        raise ExportError(
-            f"{graph.model.config.model_type} could not be traced into ONNX: {reason}"
-        ) from error
+        raise ExportError(f"{graph.model.config.model_type} could not be traced into ONNX: {reason}") from error
     if program is None:
         raise ExportError("torch.onnx.export returned no program: expected one with dynamo=True")
     model: ir.Model = program.model

@@ -86,8 +86,7 @@ def reference_passes(graph: BaseGraph, architecture: Architecture) -> list[Refer
     difference = _compare_attention(graph, architecture)
     _refuse_above(BOUNDS["fp32"], {"the logits of a tree pass": difference})
     drawn = [
-        _draw(graph, architecture, shape, seed)
-        for seed, shape in enumerate(pass_shapes(architecture.sliding_window))
+        draw_pass(shape, architecture, seed) for seed, shape in enumerate(pass_shapes(architecture.sliding_window))
     ]
     return [ReferencePass(inputs=inputs, outputs=_run_torch(graph, inputs)) for inputs in drawn]
 
@@ -115,9 +114,7 @@ def check_parity(file: Path, dtype: Dtype, passes: Sequence[ReferencePass]) -> P
     return Parity(largest=found[output], output=output, bound=bound, passes=len(passes))
 
 
-def compare_outputs(
-    expected: Mapping[str, Tensor], given: Mapping[str, Tensor], bound: float
-) -> dict[str, float]:
+def compare_outputs(expected: Mapping[str, Tensor], given: Mapping[str, Tensor], bound: float) -> dict[str, float]:
     """The relative difference of every output.
 
     Raises:
@@ -167,7 +164,7 @@ def _compare_argmax(logits: Tensor, argmax: Tensor, bound: float) -> None:
 def _compare_attention(graph: BaseGraph, architecture: Architecture) -> float:
     """Compare a chain in the tree pass with the model's own forward, attention as its family has it."""
     shape = PassShape(past_lens=(0,), past=0, nodes=12, rows=0, chain=True)
-    inputs = _draw(graph, architecture, shape, seed=0)
+    inputs = draw_pass(shape, architecture, seed=0)
     rows = torch.arange(shape.nodes)[None]
     with torch.no_grad():
         tree = graph(*inputs.tensors()[:4], rows, inputs.past)[0]
@@ -177,10 +174,6 @@ def _compare_attention(graph: BaseGraph, architecture: Architecture) -> float:
         finally:
             graph.model.set_attn_implementation(ATTENTION_NAME)
     return _difference(plain, tree)
-
-
-def _draw(graph: BaseGraph, architecture: Architecture, shape: PassShape, seed: int) -> PassInputs:
-    return draw_pass(shape, architecture, graph.model.config.max_position_embeddings, seed)
 
 
 def _run_torch(graph: BaseGraph, inputs: PassInputs) -> dict[str, Tensor]:

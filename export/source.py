@@ -54,7 +54,9 @@ def _directory(path: Path) -> Source:
 def _gguf(path: Path) -> Source:
     if not path.is_file():
         raise ModelError(f"{path} does not exist: expected a .gguf file")
-    if path.open("rb").read(4) != b"GGUF":
+    with path.open("rb") as stream:
+        magic = stream.read(4)
+    if magic != b"GGUF":
         raise ModelError(f"{path} is not a GGUF file: it does not begin with the bytes GGUF")
     missing = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]
     if missing:

@@ -88,7 +88,7 @@ def pass_shapes(sliding_window: int | None) -> Iterator[PassShape]:
         yield PassShape(past_lens=(sliding_window + 5, 2), past=sliding_window + 6, nodes=4)
 
 
-def draw_pass(shape: PassShape, architecture: Architecture, max_positions: int, seed: int) -> PassInputs:
+def draw_pass(shape: PassShape, architecture: Architecture, seed: int) -> PassInputs:
     """Draw the trees, tokens and cache rows of one pass.
 
     Uncommitted buffer rows hold large numbers, so that a graph which reads them shows it.
@@ -97,7 +97,7 @@ def draw_pass(shape: PassShape, architecture: Architecture, max_positions: int, 
     batch, nodes = len(shape.past_lens), shape.nodes
     past_lens = np.array(shape.past_lens)
     masks, depths = zip(*(_draw_tree(random, shape, nodes - index) for index in range(batch)), strict=True)
-    positions = np.minimum(past_lens[:, None] + np.stack(depths), max_positions - 1)
+    positions = np.minimum(past_lens[:, None] + np.stack(depths), architecture.max_positions - 1)
     return PassInputs(
         input_ids=torch.from_numpy(random.integers(architecture.vocab, size=(batch, nodes))),
         position_ids=torch.from_numpy(positions),
@@ -108,9 +108,7 @@ def draw_pass(shape: PassShape, architecture: Architecture, max_positions: int, 
     )
 
 
-def _draw_tree(
-    random: np.random.Generator, shape: PassShape, real: int
-) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+def _draw_tree(random: np.random.Generator, shape: PassShape, real: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
     """A tree of `real` nodes, then padding: its mask [nodes, window] and depths [nodes]."""
     own = np.eye(shape.nodes, dtype=np.bool_)
     depth = np.zeros(shape.nodes, dtype=np.int64)
