@@ -1,0 +1,1 @@
+"""Builds engines from bundles. Dimensions are named as in `spec_trt.runtime`."""

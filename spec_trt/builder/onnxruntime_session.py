@@ -1,0 +1,93 @@
+"""A base graph in plain ONNX Runtime, as the builder measures it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from spec_trt import names
+from spec_trt.errors import BackendError
+
+__all__ = ["OrtGraph", "import_onnxruntime"]
+
+_CACHE_PREFIX = ("past_key", "past_value")
+
+
+def import_onnxruntime() -> ModuleType:
+    """Import ONNX Runtime.
+
+    Raises:
+        BackendError: It is not installed.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise BackendError(
+            "ONNX Runtime is not installed: `pip install 'spec-trt[cpu]'`, or `'spec-trt[gpu]'` for CUDA (never both)"
+        ) from error
+    module: ModuleType = onnxruntime
+    return module
+
+
+class OrtGraph:
+    """A base graph, run on the CPU.
+
+    Args:
+        path: The ONNX file.
+        threads: Threads inside one operator; the number of cores when None.
+        profile_prefix: Where ONNX Runtime's profile goes, when one is wanted.
+
+    Raises:
+        BackendError: ONNX Runtime is missing or refuses the file.
+    """
+
+    def __init__(self, path: Path, *, threads: int | None = None, profile_prefix: Path | None = None) -> None:
+        ort = import_onnxruntime()
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        if threads is not None:
+            options.intra_op_num_threads = threads
+        if profile_prefix is not None:
+            options.enable_profiling = True
+            options.profile_file_prefix = str(profile_prefix)
+        try:
+            self.session: Any = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # ONNX Runtime raises its own, unrelated types
+            raise BackendError(f"ONNX Runtime can't load {path}: {str(error).splitlines()[0]}") from error
+        self.inputs = {item.name: item for item in self.session.get_inputs()}
+
+    def run(self, feeds: dict[str, np.ndarray], outputs: Sequence[str]) -> list[np.ndarray]:
+        """Run the graph and return the named outputs.
+
+        Raises:
+            BackendError: ONNX Runtime fails.
+        """
+        try:
+            return list(self.session.run(list(outputs), feeds))
+        except Exception as error:  # as above
+            raise BackendError(f"ONNX Runtime failed: {str(error).splitlines()[0]}") from error
+
+    def run_text(self, ids: Sequence[int], outputs: Sequence[str]) -> list[np.ndarray]:
+        """Run a text of one sequence in one causal pass over an empty cache, projecting every token."""
+        nodes = len(ids)
+        positions = np.arange(nodes)[None]
+        feeds = {
+            names.INPUT_IDS: np.array([ids], np.int64),
+            names.POSITION_IDS: positions,
+            names.PAST_LENS: np.zeros(1, np.int64),
+            names.TREE_MASK: np.tri(nodes, dtype=np.bool_)[None],
+            names.LOGITS_ROWS: positions,
+            **self.cache(past=0),
+        }
+        return self.run(feeds, outputs)
+
+    def cache(self, past: int, batch: int = 1) -> dict[str, np.ndarray]:
+        """Make buffers of zeros for every layer: [batch, kv_heads, past, head_dim] each."""
+        dtype = np.float32
+        return {
+            name: np.zeros((batch, item.shape[1], past, item.shape[3]), dtype)
+            for name, item in self.inputs.items()
+            if name.startswith(_CACHE_PREFIX) and name != names.PAST_LENS
+        }

@@ -1,0 +1,84 @@
+"""The order of the rewrites, per precision."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import CommonSubexpressionEliminationPass
+
+from spec_trt import names
+from spec_trt.builder.config import BuildConfig
+from spec_trt.builder.passes.argmax_blocks import ArgMaxBlocks
+from spec_trt.builder.passes.fold_transposes import FoldTransposes, UntransposeSharedWeights
+from spec_trt.builder.passes.fuse_norms import FuseNorms
+from spec_trt.builder.passes.fuse_silu import FuseSilu
+from spec_trt.builder.passes.gather_rows import GatherRows
+from spec_trt.builder.passes.lower_attention import LowerAttention
+from spec_trt.builder.passes.merge_matmuls import MergeMatMuls
+from spec_trt.builder.passes.pack_rotary import PackRotary
+from spec_trt.builder.passes.quantize_int4 import QuantizeInt4
+from spec_trt.builder.passes.quantize_int8 import QuantizeInt8
+from spec_trt.builder.passes.smooth_activations import SmoothActivations
+from spec_trt.builder.passes.split_gemms import SplitGemms
+from spec_trt.builder.passes.split_heads import SplitHeads
+from spec_trt.builder.splice import MS_DOMAIN
+from spec_trt.errors import BuildError
+
+__all__ = ["Measure", "apply_passes", "lean_passes", "lower", "quantizing_passes"]
+
+Measure = Callable[[ir.Model], dict[str, np.ndarray]]
+
+
+def lean_passes() -> list[ir.passes.PassBase]:
+    """What every precision begins with: fewer and larger kernels that compute the same.
+
+    `TreeAttention` stays whole, so that what follows can still look through it.
+    """
+    return [
+        SplitGemms(),
+        CommonSubexpressionEliminationPass(),
+        UntransposeSharedWeights(),
+        FoldTransposes(),
+        MergeMatMuls(),
+        SplitHeads(),
+        PackRotary(),
+        FuseNorms(),
+        FuseSilu(),
+        GatherRows(),
+        ArgMaxBlocks(),
+    ]
+
+
+def quantizing_passes(config: BuildConfig, absmax: dict[str, np.ndarray]) -> list[ir.passes.PassBase]:
+    """What a precision adds at the end; `absmax` as `measure_absmax` found it."""
+    if config.precision == "int8":
+        return [SmoothActivations(absmax), QuantizeInt8()]
+    if config.precision == "int4":
+        return [QuantizeInt4(config.int4_block, config.int4_accuracy_level)]
+    return []
+
+
+def lower(model: ir.Model) -> None:
+    """Make a graph that ONNX Runtime can run: no `TreeAttention` and none of its function."""
+    apply_passes(model, [LowerAttention(), CommonSubexpressionEliminationPass()])
+    for identifier in [key for key in model.functions if key[0] == names.OP_DOMAIN]:
+        del model.functions[identifier]
+    model.graph.opset_imports.pop(names.OP_DOMAIN, None)
+    model.graph.opset_imports[MS_DOMAIN] = 1
+
+
+def apply_passes(
+    model: ir.Model, passes: Sequence[ir.passes.PassBase], done: Callable[[], object] = lambda: None
+) -> None:
+    """Apply passes in order, telling `done` after each.
+
+    Raises:
+        BuildError: A pass finds the graph in a state it can't work on; names the pass.
+    """
+    for graph_pass in passes:
+        try:
+            graph_pass(model)
+        except ir.passes.InvariantError as error:
+            cause = error.__cause__ or error
+            raise BuildError(f"{type(graph_pass).__name__} can't be applied: {cause}") from error
+        done()
