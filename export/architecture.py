@@ -99,7 +99,9 @@ def refuse_by_config(config: PreTrainedConfig) -> None:
     kind = config.model_type
     if getattr(config, "is_encoder_decoder", False):
         raise ModelError(f"{kind} is an encoder-decoder: spec-trt exports decoder-only language models")
-    if config.get_text_config() is not config or any(hasattr(config, f"{sense}_config") for sense in ("vision", "audio")):
+    if config.get_text_config() is not config or any(
+        hasattr(config, f"{sense}_config") for sense in ("vision", "audio")
+    ):
         raise ModelError(f"{kind} is a multimodal model: spec-trt exports text-only language models")
     if type(config) not in AutoModelForCausalLM._model_mapping:
         raise ModelError(f"{kind} is not a causal language model: spec-trt exports decoder-only language models")

@@ -1,6 +1,6 @@
 """The bundle: a directory with the base graph, the tokenizer and the manifest."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,12 +12,13 @@ from transformers import PreTrainedModel
 
 import spec_trt
 from spec_trt.errors import ConfigError, ExportError
+from spec_trt.export.architecture import Architecture
 from spec_trt.export.attention import Attend, symbolic
 from spec_trt.export.base_graph import BaseGraph
 from spec_trt.export.config import ExportConfig
 from spec_trt.export.load import LoadedModel, load_model
 from spec_trt.export.onnx_graph import trace_base
-from spec_trt.export.parity import Parity, ReferencePass, check_parity, reference_passes, require_onnxruntime
+from spec_trt.export.parity import Parity, check_parity, reference_passes, require_onnxruntime
 from spec_trt.export.quiet import quiet
 from spec_trt.export.source import Source, locate
 from spec_trt.export.torch_reference import reference
@@ -65,14 +66,13 @@ def export_bundle(config: ExportConfig, progress: Callable[[str], None] | None =
         begin("load")
         source = locate(config.model)
         loaded = load_model(source, config.dtype)
+        features = feature_layers(loaded.architecture.layers) if config.features else ()
         begin("trace")
-        graph = _write_graph(loaded, config, directory)
+        graph = _write_graph(_base_graph(loaded, symbolic, features), loaded.architecture, directory)
         _write_tokenizer(loaded, directory)
         model, origin = _model_facts(loaded, config), _source_facts(source, loaded)
         begin("check")
-        passes = _reference_passes(loaded, config) if config.check else []
-        _release(loaded.model)
-        parity = check_parity(directory / BASE_FILE, config.dtype, passes) if config.check else None
+        parity = _check(loaded, config, features, directory) if config.check else None
         begin("finish")
         manifest = Manifest(
             model=model, graphs={"base": graph}, heads={}, source=origin, files=describe_files(directory)
@@ -85,9 +85,9 @@ def _ignore(_: str) -> None:
     """Report nothing."""
 
 
-def _write_graph(loaded: LoadedModel, config: ExportConfig, directory: Path) -> GraphFacts:
+def _write_graph(graph: BaseGraph, architecture: Architecture, directory: Path) -> GraphFacts:
     """Trace the base graph and save it."""
-    model = trace_base(_base_graph(loaded, config, symbolic), loaded.architecture)
+    model = trace_base(graph, architecture)
     ir.save(model, directory / BASE_FILE, external_data=f"{BASE_FILE}.data")
     for weight in model.graph.initializers.values():
         weight.const_value = None  # see `_release`
@@ -98,8 +98,11 @@ def _write_graph(loaded: LoadedModel, config: ExportConfig, directory: Path) -> 
     return _graph_facts(model, BASE_FILE)
 
 
-def _reference_passes(loaded: LoadedModel, config: ExportConfig) -> list[ReferencePass]:
-    return reference_passes(_base_graph(loaded, config, reference), loaded.architecture)
+def _check(loaded: LoadedModel, config: ExportConfig, features: Sequence[int], directory: Path) -> Parity:
+    """Compare the written graph with PyTorch; the model's weights are gone afterwards."""
+    passes = reference_passes(_base_graph(loaded, reference, features), loaded.architecture)
+    _release(loaded.model)
+    return check_parity(directory / BASE_FILE, config.dtype, passes)
 
 
 def _release(model: PreTrainedModel) -> None:
@@ -108,10 +111,8 @@ def _release(model: PreTrainedModel) -> None:
         tensor.data = torch.empty(0)
 
 
-def _base_graph(loaded: LoadedModel, config: ExportConfig, attend: Attend) -> BaseGraph:
-    architecture = loaded.architecture
-    features = feature_layers(architecture.layers) if config.features else ()
-    return BaseGraph(loaded.model, attend, windowed=architecture.windowed, feature_layers=features).eval()
+def _base_graph(loaded: LoadedModel, attend: Attend, features: Sequence[int]) -> BaseGraph:
+    return BaseGraph(loaded.model, attend, windowed=loaded.architecture.windowed, feature_layers=features).eval()
 
 
 def _write_tokenizer(loaded: LoadedModel, directory: Path) -> None:

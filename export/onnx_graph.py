@@ -81,6 +81,8 @@ def _dynamic(layers: int) -> tuple[Any, ...]:
 
 def _tidy(model: ir.Model) -> None:
     """Compute nothing twice, name weights and nodes after their modules, and drop what tracing noted."""
+    for node in list(model.graph):
+        _normalize_in_one_type(node)
     CommonSubexpressionEliminationPass()(model)
     scopes = {node: _scope(node) for node in model.graph}
     for node, scope in scopes.items():
@@ -90,6 +92,23 @@ def _tidy(model: ir.Model) -> None:
     for weight in list(model.graph.initializers.values()):
         weight.name = str(weight.name).removeprefix("model.")
     ClearMetadataAndDocStringPass()(model)
+
+
+def _normalize_in_one_type(node: ir.Node) -> None:
+    """Cast the input of an RMSNormalization to its output's type.
+
+    Families with a float32 norm scale come out of the converter with a half-precision input beside
+    it, which ONNX allows in words, but not in its own type inference.
+    """
+    value = node.inputs[0] if node.op_type == "RMSNormalization" else None
+    dtype = node.outputs[0].dtype
+    if value is None or dtype is None or value.dtype == dtype:
+        return
+    cast = ir.node("Cast", [value], {"to": dtype}, metadata_props=dict(node.metadata_props))
+    cast.outputs[0].dtype, cast.outputs[0].shape = dtype, value.shape
+    cast.outputs[0].name = f"{value.name}_{dtype.name.lower()}"
+    node.prepend(cast)
+    node.replace_input_with(0, cast.outputs[0])
 
 
 def _scope(node: ir.Node) -> str:

@@ -82,7 +82,7 @@ def reference_passes(graph: BaseGraph, architecture: Architecture) -> list[Refer
     Raises:
         ExportError: The model with plain attention computes something else.
     """
-    graph.model.float()
+    graph.float()
     difference = _compare_attention(graph, architecture)
     _refuse_above(BOUNDS["fp32"], {"the logits of a tree pass": difference})
     drawn = [

@@ -8,8 +8,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 
 from spec_trt.export.quiet import quiet
 
+# Together with the hidden size, so large that the converter does not store tied embeddings twice.
+VOCAB = 300
+
 _COMMON: dict[str, Any] = {
-    "vocab_size": 120,
+    "vocab_size": VOCAB,
     "hidden_size": 32,
     "intermediate_size": 48,
     "num_hidden_layers": 2,
@@ -21,7 +24,7 @@ _COMMON: dict[str, Any] = {
     "eos_token_id": 2,
 }
 _WINDOWS: dict[str, Any] = {"sliding_window": 6, "layer_types": ["sliding_attention", "full_attention"]}
-_TOKENS = {"vocab_size": 120, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+_TOKENS = {"vocab_size": VOCAB, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 _EXPERTS = {"num_experts_per_tok": 2, "num_local_experts": 4}
 
 # What each family's configuration says beside `_COMMON`; gpt2 and opt have names of their own.

@@ -25,12 +25,14 @@ query @ key * scale, bounded by softcap * tanh(scores / softcap) where `softcap`
 reads key head h // (heads / kv_heads).
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 __all__ = ["UNLIMITED_WINDOW", "tree_attention", "visible_keys"]
 
-Array = NDArray[np.floating]
+Array = NDArray[Any]
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 

@@ -9,7 +9,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from spec_trt.errors import ModelError
 from spec_trt.export.architecture import inspect_architecture
 from spec_trt.export.quiet import quiet
-from tests.families import FAMILIES, make_config
+from tests.families import FAMILIES, VOCAB, make_config
 
 SMALL = {"vocab_size": 120, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 
@@ -78,11 +78,17 @@ def test_a_quantized_checkpoint_is_refused():
 
 @pytest.mark.parametrize(
     ("family", "softcap", "window"),
-    [("llama", False, None), ("mistral", False, 6), ("gemma2", True, 6), ("gemma3_text", False, 6), ("gpt2", False, None)],
+    [
+        ("llama", False, None),
+        ("mistral", False, 6),
+        ("gemma2", True, 6),
+        ("gemma3_text", False, 6),
+        ("gpt2", False, None),
+    ],
 )
 def test_found_in_the_dry_run(family: str, softcap: bool, window: int | None):
     found = inspect_architecture(make_config(family))
-    assert (found.softcap, found.sliding_window, found.vocab, found.layers) == (softcap, window, 120, 2)
+    assert (found.softcap, found.sliding_window, found.vocab, found.layers) == (softcap, window, VOCAB, 2)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -10,7 +10,7 @@ from spec_trt.export.quiet import quiet
 from spec_trt.manifest import load_manifest
 from tests.conftest import FamilyPath
 from tests.export.greedy import GreedyLoop
-from tests.families import FAMILIES
+from tests.families import FAMILIES, VOCAB
 
 PROMPT = [1, 17, 93, 5, 64, 31, 108, 77, 12, 45, 45, 3, 99, 20, 58]
 COUNT = 24
@@ -38,5 +38,5 @@ def test_greedy_decoding_equals_transformers(family: str, family_model: FamilyPa
 def test_manifest_states_the_dimensions(family: str, family_bundle: FamilyPath):
     facts = load_manifest(family_bundle(family), verify=True).model
 
-    assert (facts.family, facts.dtype, facts.vocab, facts.eos_ids) == (family, "fp32", 120, [2])
+    assert (facts.family, facts.dtype, facts.vocab, facts.eos_ids) == (family, "fp32", VOCAB, [2])
     assert (facts.layers, facts.heads, facts.max_positions) == (2, 4, 128)

@@ -108,7 +108,7 @@ def test_remote_code_is_never_run(checkpoint: Path):
 
 def test_a_hub_id_that_is_absent_offline(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(ModelError, match="cannot load nobody/no-such-model: .*offline") as caught:
+    with pytest.raises(ModelError, match=r"cannot load nobody/no-such-model: .*offline") as caught:
         load("nobody/no-such-model")
     assert "\n" not in str(caught.value)
 

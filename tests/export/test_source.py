@@ -1,11 +1,11 @@
 """Where MODEL points."""
 
+import importlib.util
 from pathlib import Path
 
 import pytest
 
 from spec_trt.errors import ModelError
-from spec_trt.export import source
 from spec_trt.export.source import Source, locate
 
 
@@ -57,6 +57,6 @@ def test_a_gguf_file_in_name_only(tmp_path: Path):
 
 def test_gguf_without_its_extra_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "tiny.gguf").write_bytes(b"GGUF")
-    monkeypatch.setattr(source.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(ModelError, match=r"gguf and accelerate: pip install 'spec-trt\[gguf\]'"):
         locate(str(tmp_path / "tiny.gguf"))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from spec_trt.plugins.tree_attention.reference import UNLIMITED_WINDOW
 
 INPUTS = ("query", "key", "value", "past_key", "past_value", "past_lens", "tree_mask", "positions")
-Operands = dict[str, NDArray[Any]]
+Operands = dict[str, Any]
 
 
 @st.composite

@@ -58,7 +58,9 @@ def test_softcap_bounds_the_scores():
     operands = inputs_of(make_operands(0, 1, 1, 1, 4, 0, 5), VARIANTS["plain"])
     sharp = tree_attention(**operands, scale=100.0)
     assert np.abs(tree_attention(**operands, scale=100.0, softcap=0.01) - sharp).max() > 0.1
-    np.testing.assert_allclose(tree_attention(**operands, scale=1.0, softcap=1e4), tree_attention(**operands, scale=1.0), atol=1e-5)
+    np.testing.assert_allclose(
+        tree_attention(**operands, scale=1.0, softcap=1e4), tree_attention(**operands, scale=1.0), atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
