@@ -15,7 +15,7 @@ __all__ = ["BASELINE", "BenchConfig", "BenchReport", "MethodScore", "run_bench"]
 
 BASELINE = "autoregressive"
 
-OnAnswer = Callable[[Sequence[int], Mapping[str, Result]], None]
+OnAnswer = Callable[[Sequence[int], Mapping[str, Result]], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,7 +64,7 @@ def run_demo(config: DemoConfig, progress: Callable[[str], None], on_answer: OnA
         progress(f"exporting {model.name} to {bundle}")
         export_bundle(ExportConfig(model=str(model), output=bundle, replace=True))
     progress(f"building {engine}")
-    build_engine(BuildConfig(bundle=bundle, output=engine, backend="ort", precision=config.precision, replace=True))
+    build_engine(BuildConfig(bundle=bundle, out=engine, precision=config.precision, force=True))
     progress("generating")
     records = [PromptRecord(turns=[prompt]) for prompt in PROMPTS]
     bench = BenchConfig(

@@ -136,7 +136,7 @@ class Worker:
         times = self._connection.recv()
         if isinstance(times, str):
             sys.exit(times)
-        return 1e3 * (times[-1] - times[0]) / (len(times) - 1)
+        return float(1e3 * (times[-1] - times[0]) / (len(times) - 1))
 
 
 def _serve(make: Callable[[str, int], Generate], path: str, threads: int, connection: Connection) -> None:

@@ -1,0 +1,172 @@
+import io
+import json
+import shutil
+
+import click
+import pytest
+
+from spec_trt import __version__
+from spec_trt.cli import cli, main
+from spec_trt.runtime.drafters import METHODS
+
+
+@pytest.fixture
+def run(capsys):
+    """Run the command in this process: exit code, stdout, stderr."""
+
+    def run(*args):
+        code = 0
+        try:
+            main([str(arg) for arg in args])
+        except SystemExit as stop:
+            code = stop.code
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(
+        '{"turns": ["aba aba aba", "again"], "category": "letters"}\n'
+        '{"turns": ["121 121 121"], "category": "digits"}\n'
+    )
+    return path
+
+
+def fails(result, *parts):
+    """One line on stderr that names the fault, exit code 1, nothing on stdout."""
+    code, out, err = result
+    assert (code, out) == (1, "")
+    [line] = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert "Traceback" not in err
+    for part in parts:
+        assert part in line
+
+
+def test_every_command_and_option_has_help():
+    assert set(cli.commands) == {"export", "build", "generate", "bench", "cost", "inspect", "demo"}
+    for command in cli.commands.values():
+        assert command.help
+        for parameter in command.params:
+            assert not isinstance(parameter, click.Option) or parameter.help, (command.name, parameter.name)
+
+
+def test_version_and_unknown_things(run):
+    assert run("--version") == (0, f"spec-trt, version {__version__}\n", "")
+    code, _, err = run("levitate")
+    assert code == 2
+    assert "No such command" in err
+
+
+@pytest.mark.parametrize("command", ["generate", "bench"])
+def test_help_lists_methods_and_their_options(run, command):
+    code, out, _ = run(command, "--help")
+    assert code == 0
+    assert all(name in out for name in METHODS)
+    assert "num_draft_tokens=" in out
+    assert "ngram_size=" in out
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_generate_streams_text_and_sums_up(run, text_engine, method):
+    args = ("generate", text_engine, "--prompt", "aba aba", "--max-new-tokens", 24)
+    plain = json.loads(run(*args, "--json")[1])
+    code, out, err = run(*args, "--method", method)
+    assert code == 0
+    assert out == plain["text"] + "\n"
+    assert "accept length" in err
+    assert "passes" in err
+
+
+def test_generate_json_holds_the_result(run, text_engine):
+    code, out, _ = run("generate", text_engine, "--prompt", "hello", "--chat", "--max-new-tokens", 9, "--json")
+    result = json.loads(out)
+    assert code == 0
+    assert set(result) == {"text", "token_ids", "finish_reason", "stats"}
+    assert result["finish_reason"] in {"length", "eos"}
+    assert {"tokens_per_s", "accept_length", "passes"} <= set(result["stats"])
+
+
+def test_generate_reads_stdin_and_takes_method_options(run, text_engine, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"abab"), encoding="utf-8"))
+    args = ("generate", text_engine, "--prompt", "-", "--method", "ngram", "--max-new-tokens", 8, "--json")
+    code, out, _ = run(*args, "-o", "num_draft_tokens=2", "-o", "min_ngram=1")
+    assert code == 0
+    assert json.loads(out)["stats"]["nodes"] <= 3 * json.loads(out)["stats"]["passes"]
+
+
+def test_generate_refuses_bad_input_in_one_line(run, text_engine):
+    def generate(*args, prompt="x"):
+        return run("generate", text_engine, "--prompt", prompt, *args)
+
+    fails(generate(prompt=""), "empty")
+    fails(generate("--method", "warp"), "warp", "autoregressive")
+    fails(generate("--method", "ngram", "-o", "speed=9"), "speed", "num_draft_tokens")
+    fails(generate("--method", "ngram", "-o", "num_draft_tokens=-1"), "num_draft_tokens", "-1")
+    fails(generate("-o", "nothing"), "NAME=VALUE")
+    fails(generate("--max-new-tokens", 0), "max_new_tokens")
+    fails(generate("--stop", ""), "stop string")
+    fails(generate(prompt="x" * 500), "500 tokens", "context holds 256")
+    code, _, err = generate("--warp", "9")
+    assert code == 2
+    assert "No such option" in err
+
+
+def test_engines_that_are_not_whole_are_refused(run, text_engine, text_bundle, tmp_path):
+    def generate(engine):
+        return run("generate", engine, "--prompt", "x")
+
+    fails(generate(tmp_path / "none"), "is not a directory")
+    fails(generate(tmp_path), "has no manifest.json")
+    fails(generate(text_bundle), "is a bundle", "spec-trt build")
+    broken = tmp_path / "broken"
+    shutil.copytree(text_engine, broken)
+    largest = max((path for path in broken.rglob("*.onnx*")), key=lambda path: path.stat().st_size)
+    largest.write_bytes(largest.read_bytes()[:-10])
+    fails(generate(broken), largest.name, "damaged or cut short")
+    (broken / "manifest.json").write_text("{")
+    fails(generate(broken), "manifest.json is damaged")
+
+
+def test_bench_prints_tables_and_json(run, text_engine, prompts):
+    args = ("bench", text_engine, "--prompts", prompts, "--methods", "ngram,lookahead", "--max-new-tokens", 12)
+    code, out, _ = run(*args)
+    assert code == 0
+    assert out.startswith("2 prompts")
+    assert "NO" not in out
+    code, out, _ = run(*args, "--json", "--turns", "all", "-o", "ngram.num_draft_tokens=3")
+    report = json.loads(out)
+    assert list(report["methods"]) == ["autoregressive", "ngram", "lookahead"]
+    assert set(report["categories"]) == {"letters", "digits"}
+    assert all(score["identical"] for score in report["methods"].values())
+    assert report["methods"]["ngram"]["nodes_per_pass"] <= 4
+
+
+def test_bench_refuses_bad_input_in_one_line(run, text_engine, prompts, tmp_path):
+    fails(run("bench", text_engine, "--prompts", tmp_path / "none"), "cannot read the prompts file")
+    fails(run("bench", text_engine, "--prompts", prompts, "--methods", "warp"), "warp")
+    fails(run("bench", text_engine, "--prompts", prompts, "-o", "num_draft_tokens=3"), "METHOD.NAME=VALUE")
+
+
+def test_inspect_describes_bundles_and_engines(run, text_engine, text_bundle):
+    code, out, _ = run("inspect", text_bundle)
+    assert code == 0
+    assert "bundle of" in out
+    assert "past_key.0" in out
+    assert "past_key.1" not in out
+    code, out, _ = run("inspect", text_engine, "--verify")
+    assert "engine (ort" in out
+    code, out, _ = run("inspect", text_engine, "--json")
+    assert json.loads(out)["engine"]["backend"] == "ort"
+    fails(run("inspect", text_engine / "none"), "is not a directory")
+
+
+def test_an_interrupt_is_not_a_traceback(run, monkeypatch):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "main", interrupted)
+    assert run("inspect", "x") == (130, "", "interrupted\n")

@@ -1,0 +1,92 @@
+"""The whole chain on the real model: export, build, and lossless generation."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from spec_trt.runtime.drafters import METHODS
+from spec_trt.runtime.engine import Engine, GenerationConfig
+from spec_trt.runtime.near_tie import compare_outputs
+
+pytestmark = pytest.mark.slow
+
+PROMPTS = [
+    "Name three colours of the rainbow.",
+    "Repeat this list backwards: alpha, beta, gamma, delta, epsilon.",
+    "Write a haiku about the sea.",
+]
+
+
+@pytest.fixture(scope="module")
+def engine(smollm2_engine):
+    return Engine.load(smollm2_engine("fp32"))
+
+
+@pytest.fixture(scope="module")
+def transformers_model(smollm2_gguf):
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(
+        str(smollm2_gguf.parent), gguf_file=smollm2_gguf.name, dtype=torch.float32
+    ).eval()
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_plain_decoding_equals_transformers(engine, transformers_model, prompt):
+    ids = engine.encode(prompt, chat=True)
+    result = engine.generate(ids, GenerationConfig(max_new_tokens=48))
+    inputs = torch.tensor([ids])
+    with torch.no_grad():
+        output = transformers_model.generate(
+            inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=48, do_sample=False
+        )
+    expected = [token for token in output[0, len(ids) :].tolist() if token not in engine.manifest.model.eos_ids]
+    assert compare_outputs(engine, ids, expected, result.token_ids).verdict != "different"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "autoregressive"])
+def test_every_method_equals_plain_decoding(smollm2_engine, precision, method):
+    engine = Engine.load(smollm2_engine(precision))
+    for prompt in PROMPTS:
+        ids = engine.encode(prompt, chat=True)
+        plain = engine.generate(ids, GenerationConfig(max_new_tokens=48))
+        result = engine.generate(ids, GenerationConfig(method=method, max_new_tokens=48))
+        comparison = compare_outputs(engine, ids, plain.token_ids, result.token_ids)
+        assert comparison.verdict != "different", comparison
+
+
+def test_the_model_makes_sense_in_every_precision(smollm2_engine):
+    for precision in ("fp32", "int8", "int4"):
+        engine = Engine.load(smollm2_engine(precision))
+        ids = engine.encode("What is the capital of France? Answer in one word.", chat=True)
+        assert "Paris" in engine.generate(ids, GenerationConfig(max_new_tokens=24)).text
+
+
+def test_the_demo_ends_in_a_table_of_equal_outputs(smollm2_engine, tmp_path):
+    directory = smollm2_engine("int8").parent
+    done = subprocess.run(
+        [sys.executable, "-m", "spec_trt", "demo", "--directory", directory, "--max-new-tokens", "24"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    table = done.stdout[done.stdout.rindex("3 prompts") :]
+    assert all(method in table for method in METHODS)
+    assert "NO" not in table
+
+
+def test_bench_json_on_the_real_model(smollm2_engine, tmp_path):
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("\n".join(json.dumps({"prompt": prompt}) for prompt in PROMPTS))
+    command = [sys.executable, "-m", "spec_trt", "bench", smollm2_engine("fp32"), "--prompts", prompts, "--json"]
+    done = subprocess.run(
+        [*command, "--max-new-tokens", "32"], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    methods = json.loads(done.stdout)["methods"]
+    assert all(score["identical"] for score in methods.values())
+    assert methods["autoregressive"]["accept_length"] == 1
