@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +15,8 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import has_file
+from transformers.utils import cached_file, has_file
+from transformers.utils.hub import extract_commit_hash
 
 from spec_trt.errors import ModelError
 from spec_trt.export.architecture import Architecture, inspect_architecture, use_tree_attention
@@ -53,6 +55,7 @@ def load_model(source: Source, dtype: Dtype) -> LoadedModel:
     Raises:
         ModelError: The model is absent, unsupported, or its checkpoint does not fit it.
     """
+    source = _pin(source)
     config = _load_config(source)
     architecture = inspect_architecture(config)
     model = _load_weights(source, dtype)
@@ -62,8 +65,16 @@ def load_model(source: Source, dtype: Dtype) -> LoadedModel:
         architecture=architecture,
         tokenizer=tokenizer,
         eos_ids=_eos_ids(model, tokenizer),
-        revision=getattr(config, "_commit_hash", None),
+        revision=source.revision,
     )
+
+
+def _pin(source: Source) -> Source:
+    """Resolve a hub id to a commit, so that all files are of the same one."""
+    if Path(source.path).is_dir():
+        return source
+    with _named_errors(source):
+        return replace(source, revision=extract_commit_hash(cached_file(source.path, "config.json"), None))
 
 
 def _load_config(source: Source) -> PreTrainedConfig:
@@ -99,7 +110,9 @@ def _load_tokenizer(source: Source) -> PreTrainedTokenizerBase | None:
     transformers would make up an empty tokenizer for some families.
     """
     with _named_errors(source):
-        if source.gguf_file is None and not any(has_file(source.path, name) for name in _TOKENIZER_FILES):
+        if source.gguf_file is None and not any(
+            has_file(source.path, name, revision=source.revision) for name in _TOKENIZER_FILES
+        ):
             return None
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(**_arguments(source))
     return tokenizer
@@ -114,8 +127,9 @@ def _eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) 
 
 
 def _arguments(source: Source) -> dict[str, Any]:
-    gguf = {"gguf_file": source.gguf_file} if source.gguf_file else {}
-    return {"pretrained_model_name_or_path": source.path, "trust_remote_code": False, **gguf}
+    optional = {"gguf_file": source.gguf_file, "revision": source.revision}
+    given = {name: value for name, value in optional.items() if value is not None}
+    return {"pretrained_model_name_or_path": source.path, "trust_remote_code": False, **given}
 
 
 def _shorten(keys: Sequence[str], limit: int = 4) -> str:

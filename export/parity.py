@@ -25,7 +25,15 @@ from spec_trt.export.config import Dtype
 from spec_trt.export.trees import PassInputs, PassShape, draw_pass, pass_shapes
 from spec_trt.float32 import raise_to_float32
 
-__all__ = ["BOUNDS", "Parity", "ReferencePass", "check_parity", "reference_passes", "require_onnxruntime"]
+__all__ = [
+    "BOUNDS",
+    "Parity",
+    "ReferencePass",
+    "check_parity",
+    "compare_outputs",
+    "reference_passes",
+    "require_onnxruntime",
+]
 
 # The largest allowed difference, as a part of the largest value in the tensor (or of 1, if that is
 # more). Half-precision graphs hold constants that are rounded once, such as gemma's embedding scale.

@@ -20,11 +20,13 @@ class Source:
         path: A directory or a hub id.
         gguf_file: A file's name in that directory.
         name: What the manifest calls the model: never a path of this machine.
+        revision: The hub's commit, once it is known.
     """
 
     path: str
     gguf_file: str | None
     name: str
+    revision: str | None = None
 
 
 def locate(model: str) -> Source:

@@ -17,7 +17,7 @@ from transformers import AutoTokenizer
 
 import spec_trt
 from spec_trt import names
-from spec_trt.errors import BackendError, ConfigError, ModelError, SpecTrtError
+from spec_trt.errors import BackendError, ConfigError, ExportError, ModelError, SpecTrtError
 from spec_trt.export import bundle, parity
 from spec_trt.export.bundle import Exported, export_bundle, feature_layers
 from spec_trt.export.config import STEPS, Dtype, ExportConfig
@@ -216,6 +216,19 @@ def test_an_existing_output_is_replaced_on_request(family_model: FamilyPath, tmp
     export(family_model("llama"), tmp_path / "bundle", replace=True, check=False)
     assert not (tmp_path / "bundle" / "old").exists()
     load_manifest(tmp_path / "bundle", verify=True)
+
+
+def test_a_failure_keeps_the_old_output(family_model: FamilyPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "bundle").mkdir()
+    (tmp_path / "bundle" / "old").write_text("old")
+    monkeypatch.setattr(bundle, "trace_base", _fail)
+    with pytest.raises(ExportError, match="no luck"):
+        export(family_model("llama"), tmp_path / "bundle", replace=True)
+    assert [path.name for path in tmp_path.rglob("*")] == ["bundle", "old"]
+
+
+def _fail(*_):
+    raise ExportError("no luck")
 
 
 def test_steps_are_announced_in_order(family_model: FamilyPath, tmp_path: Path):
