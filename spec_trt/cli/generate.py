@@ -47,7 +47,7 @@ def command(
         method=method, options=parse_options(options), max_new_tokens=max_new_tokens, stop=list(stop)
     )
     loaded = Engine.load(engine, device=device, threads=threads)
-    text = click.get_text_stream("stdin").read() if prompt == "-" else prompt
+    text = sys.stdin.read() if prompt == "-" else prompt
     token_ids = loaded.encode(text, chat=chat)
     generation = loaded.stream(token_ids, config)
     if not as_json:
