@@ -43,6 +43,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "query_pre_attn_scalar": 12,
         "attn_logit_softcapping": 2.0,
         "final_logit_softcapping": 5.0,
+        "tie_word_embeddings": False,
         **_WINDOWS,
     },
     "gemma3_text": {"head_dim": 16, "query_pre_attn_scalar": 12, **_WINDOWS},

@@ -258,7 +258,8 @@ def test_a_full_disk_leaves_nothing(
     place: str, family_model: FamilyPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def full(*args, **_):
-        next(arg for arg in args if isinstance(arg, Path)).with_suffix(".part").write_text("half")
+        path = next(arg for arg in args if isinstance(arg, Path))
+        (path / "part" if path.is_dir() else path).write_text("half")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     output = tmp_path / "out" / "bundle"
