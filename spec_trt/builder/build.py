@@ -94,7 +94,7 @@ class _Job:
 def _engine_facts(config: BuildConfig) -> EngineFacts:
     """What identifies the engine to be: two builds with equal facts hold the same."""
     options = config.options()
-    if config.precision == "int8":
+    if config.calibrated:
         options["calibration"] = calibration_fingerprint(config.calibration)
     return EngineFacts(
         backend="ort",
@@ -149,7 +149,7 @@ def _build_graph(job: _Job, name: str) -> GraphFacts:
         job.progress(f"{name}: {type(step).__name__}")
         apply_passes(model, [step])
     absmax: dict[str, np.ndarray] = {}
-    if job.config.precision == "int8" and name == _BASE:
+    if job.config.calibrated and name == _BASE:
         job.progress(f"{name}: calibrate")
         absmax = _measure(job, model)
     steps = quantizing_passes(job.config, absmax)

@@ -24,7 +24,7 @@ class BuildConfig:
         backend: What will run the engine.
         precision: `fp32`; `int8`, weights per output channel and activations per row; or `int4`,
             weights in blocks.
-        calibration: The text to measure activations on, for int8; a built-in one when None.
+        calibration: The text to measure activations on, for int8 and int4; a built-in one when None.
         int4_block: Inputs per scale in int4.
         int4_accuracy_level: 4 rounds activations to int8 per row and block, 1 keeps them float32.
         force: Whether an engine of other settings in `out` may be replaced.
@@ -47,12 +47,17 @@ class BuildConfig:
             raise ConfigError(f"no back end {self.backend!r} here: expected one of {', '.join(BACKENDS)}")
         if self.precision not in PRECISIONS:
             raise ConfigError(f"no precision {self.precision!r}: expected one of {', '.join(PRECISIONS)}")
-        if self.calibration is not None and self.precision != "int8":
-            raise ConfigError(f"--calibration measures activations for int8: it means nothing in {self.precision}")
+        if self.calibration is not None and not self.calibrated:
+            raise ConfigError(f"--calibration serves int8 and int4: it means nothing in {self.precision}")
         if self.int4_block < 16 or self.int4_block & (self.int4_block - 1):
             raise ConfigError(f"an int4 block is a power of two of at least 16, found {self.int4_block}")
         if self.int4_accuracy_level not in (1, 4):
             raise ConfigError(f"the int4 accuracy level is 1 or 4, found {self.int4_accuracy_level}")
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether activations are measured before weights are rounded."""
+        return self.precision != "fp32"
 
     def options(self) -> dict[str, Any]:
         """The settings that decide what an engine holds, without files' paths."""

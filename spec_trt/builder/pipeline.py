@@ -18,15 +18,17 @@ from spec_trt.builder.passes.merge_matmuls import MergeMatMuls
 from spec_trt.builder.passes.pack_rotary import PackRotary
 from spec_trt.builder.passes.quantize_int4 import QuantizeInt4
 from spec_trt.builder.passes.quantize_int8 import QuantizeInt8
-from spec_trt.builder.passes.smooth_activations import SmoothActivations
+from spec_trt.builder.passes.smooth_activations import Alphas, SmoothActivations
 from spec_trt.builder.passes.split_gemms import SplitGemms
 from spec_trt.builder.passes.split_heads import SplitHeads
 from spec_trt.builder.splice import MS_DOMAIN
 from spec_trt.errors import BuildError
 
-__all__ = ["Measure", "apply_passes", "lean_passes", "lower", "quantizing_passes"]
+__all__ = ["apply_passes", "lean_passes", "lower", "quantizing_passes"]
 
-Measure = Callable[[ir.Model], dict[str, np.ndarray]]
+# Found by perplexity; for int4, where activations keep most of their precision, smaller ones are best.
+_INT8_ALPHAS = Alphas(norm=0.7, product=0.6, head=0.5)
+_INT4_ALPHAS = Alphas(norm=0.5, product=0.3, head=0.3)
 
 
 def lean_passes() -> list[ir.passes.PassBase]:
@@ -52,9 +54,9 @@ def lean_passes() -> list[ir.passes.PassBase]:
 def quantizing_passes(config: BuildConfig, absmax: dict[str, np.ndarray]) -> list[ir.passes.PassBase]:
     """What a precision adds at the end; `absmax` as `measure_absmax` found it."""
     if config.precision == "int8":
-        return [SmoothActivations(absmax), QuantizeInt8()]
+        return [SmoothActivations(absmax, _INT8_ALPHAS), QuantizeInt8()]
     if config.precision == "int4":
-        return [QuantizeInt4(config.int4_block, config.int4_accuracy_level)]
+        return [SmoothActivations(absmax, _INT4_ALPHAS), QuantizeInt4(config.int4_block, config.int4_accuracy_level)]
     return []
 
 

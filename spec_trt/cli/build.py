@@ -31,7 +31,7 @@ __all__ = ["command"]
 @click.option(
     "--calibration",
     type=click.Path(path_type=Path),
-    help="Text to measure activations on, for int8: JSON lines or plain text.  [default: a built-in text]",
+    help="Text to measure activations on, for int8 and int4: JSON lines or plain text.  [default: a built-in text]",
 )
 @click.option(
     "--eval",

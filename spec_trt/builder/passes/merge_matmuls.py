@@ -1,4 +1,4 @@
-"""One matmul for all projections of one input: q/k/v, and gate/up."""
+"""One matmul for the queries, keys and values of a layer."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -37,19 +37,20 @@ class _Projection:
 
 
 class MergeMatMuls(GraphPass):
-    """Concatenate the weights of matmuls that read one input, and split their common output.
+    """Concatenate the weights of matmuls that read one input and are cut into heads; split their common output.
 
-    Projections that are cut into heads (q, k, v) and those that are not (gate, up, a parallel
-    MLP's first layer) are merged apart, so that later passes can treat the heads together.
+    Later passes then move, rotate and split the heads together. Others (gate and up) gain nothing:
+    splitting what they make costs more than starting a second matmul.
     """
 
     def rewrite(self, model: ir.Model) -> bool:
         """Merge every group of two or more."""
-        groups: dict[tuple[int, bool], list[_Projection]] = defaultdict(list)
+        groups: dict[ir.Value, list[_Projection]] = defaultdict(list)
         for node in model.graph:
             if node.op_type == "MatMul" and node.inputs[0] is not None and is_weight(node.inputs[1], 2):
                 projection = _Projection(node=node, bias=_bias(node))
-                groups[id(node.inputs[0]), _cut_into_heads(projection.output)].append(projection)
+                if _cut_into_heads(projection.output):
+                    groups[node.inputs[0]].append(projection)
         merged = [group for group in groups.values() if len(group) > 1]
         for group in merged:
             _merge(model.graph, group)

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from spec_trt.builder.graph_pass import GraphPass
 from spec_trt.builder.linear import Linear, find_linears
-from spec_trt.builder.patterns import consumers, is_weight, producer, weight
+from spec_trt.builder.patterns import consumers, is_weight, producer, static_shape, weight
 from spec_trt.builder.splice import Splice
 
 __all__ = ["Alphas", "SmoothActivations"]
@@ -38,9 +38,9 @@ class Alphas:
         head: The lm_head's input.
     """
 
-    norm: float = 0.7
-    product: float = 0.6
-    head: float = 0.5
+    norm: float
+    product: float
+    head: float
 
 
 class SmoothActivations(GraphPass):
@@ -55,10 +55,10 @@ class SmoothActivations(GraphPass):
         alphas: The exponents.
     """
 
-    def __init__(self, absmax: Mapping[str, np.ndarray], alphas: Alphas | None = None) -> None:
+    def __init__(self, absmax: Mapping[str, np.ndarray], alphas: Alphas) -> None:
         super().__init__()
         self._absmax = absmax
-        self._alphas = alphas or Alphas()
+        self._alphas = alphas
 
     def rewrite(self, model: ir.Model) -> bool:
         """Smooth the input of every group of matmuls that share it."""
@@ -158,8 +158,8 @@ def _columns(value: ir.Value) -> _Columns | None:
     """Which columns of a matmul `value` consists of, if it is nothing else."""
     start, stop = 0, None
     split = producer(value, "Split")
-    if split is not None and split.inputs[0] is not None and len(split.inputs) > 1:
-        sizes = [int(size) for size in weight(split.inputs[1])]
+    if split is not None and split.inputs[0] is not None:
+        sizes = [static_shape(output)[-1] or 0 for output in split.outputs]
         index = list(split.outputs).index(value)
         start, stop, value = sum(sizes[:index]), sum(sizes[: index + 1]), split.inputs[0]
     bias = producer(value, "Add")
