@@ -13,11 +13,12 @@ from torch import Tensor
 from spec_trt import names
 from spec_trt.errors import ConfigError, ManifestError, PromptError
 from spec_trt.manifest import EngineFacts, Manifest, load_manifest
+from spec_trt.ort import onnxruntime_version
 from spec_trt.runtime.decode import decode
 from spec_trt.runtime.detokenizer import Detokenizer
 from spec_trt.runtime.drafters import make_drafter
 from spec_trt.runtime.drafters.drafter import Drafter
-from spec_trt.runtime.ort_session import OrtSession, onnxruntime_version
+from spec_trt.runtime.ort_session import OrtSession
 from spec_trt.runtime.stats import Stats
 from spec_trt.runtime.stop import Emission, FinishReason, StopChecker
 from spec_trt.runtime.target import Target

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,11 @@ import torch
 from torch import Tensor
 
 from spec_trt.errors import BackendError
+from spec_trt.ort import first_line, open_session
 
-__all__ = ["OrtBinding", "OrtSession", "onnxruntime_version"]
+__all__ = ["OrtBinding", "OrtSession"]
+
+_PROVIDERS = {"cpu": ["CPUExecutionProvider"], "cuda": ["CUDAExecutionProvider", "CPUExecutionProvider"]}
 
 _ELEMENT_TYPES = {
     torch.float32: np.float32,
@@ -35,16 +37,8 @@ class OrtSession:
     """
 
     def __init__(self, path: Path, *, device: str = "cpu", threads: int | None = None) -> None:
-        ort = _import_onnxruntime()
         self.device = torch.device(device)
-        options = ort.SessionOptions()
-        options.log_severity_level = 3
-        if threads is not None:
-            options.intra_op_num_threads = threads
-        try:
-            self._session = ort.InferenceSession(str(path), options, providers=_providers(ort, self.device))
-        except Exception as error:  # ONNX Runtime raises its own, unrelated types
-            raise BackendError(f"ONNX Runtime can't load {path}: {_first_line(error)}") from error
+        self._session = open_session(path, providers=_PROVIDERS[self.device.type], threads=threads)
         self._inputs = {item.name for item in self._session.get_inputs()}
         self._outputs = {item.name for item in self._session.get_outputs()}
 
@@ -73,7 +67,7 @@ class OrtBinding:
         try:
             self._session.run_with_iobinding(self._io)
         except Exception as error:  # ONNX Runtime raises its own, unrelated types
-            raise BackendError(f"ONNX Runtime failed: {_first_line(error)}") from error
+            raise BackendError(f"ONNX Runtime failed: {first_line(error)}") from error
 
 
 def _address(tensor: Tensor) -> tuple[str, int, Any, list[int], int]:
@@ -91,38 +85,3 @@ def _address(tensor: Tensor) -> tuple[str, int, Any, list[int], int]:
 
 
 _EMPTY = torch.zeros(1)
-
-
-def onnxruntime_version() -> str:
-    """The installed ONNX Runtime's version.
-
-    Raises:
-        BackendError: It is not installed.
-    """
-    return str(_import_onnxruntime().__version__)
-
-
-def _import_onnxruntime() -> ModuleType:
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise BackendError(
-            "ONNX Runtime is not installed: `pip install 'spec-trt[cpu]'`, or `'spec-trt[gpu]'` for CUDA (never both)"
-        ) from error
-    module: ModuleType = onnxruntime
-    return module
-
-
-def _providers(ort: ModuleType, device: torch.device) -> list[str]:
-    wanted = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}[device.type]
-    available = ort.get_available_providers()
-    if wanted not in available:
-        raise BackendError(
-            f"ONNX Runtime has no {wanted} here (found {', '.join(available)}): "
-            "install `spec-trt[gpu]` in place of `spec-trt[cpu]`, or run on the cpu"
-        )
-    return list(dict.fromkeys([wanted, "CPUExecutionProvider"]))
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -7,7 +7,7 @@ from typing import Any
 from spec_trt.errors import ConfigError
 from spec_trt.prompts import PromptRecord
 from spec_trt.runtime.engine import Engine, GenerationConfig, Result
-from spec_trt.runtime.near_tie import compare_outputs
+from spec_trt.runtime.near_tie import Comparison, compare_outputs
 from spec_trt.runtime.stats import Stats
 from spec_trt.table import format_table
 
@@ -15,7 +15,7 @@ __all__ = ["BASELINE", "BenchConfig", "BenchReport", "MethodScore", "run_bench"]
 
 BASELINE = "autoregressive"
 
-OnAnswer = Callable[[Sequence[int], Mapping[str, Result]], object]
+OnAnswer = Callable[[Mapping[str, Result], Mapping[str, Comparison]], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +57,12 @@ class MethodScore:
     near_ties: int = 0
     different: int = 0
 
-    def add(self, stats: Stats, speedup: float, verdict: str) -> None:
+    def add(self, stats: Stats, speedup: float, comparison: Comparison) -> None:
         """Count one prompt."""
         self.stats = self.stats + stats
         self.speedups.append(speedup)
-        self.near_ties += verdict == "near_tie"
-        self.different += verdict == "different"
+        self.near_ties += comparison.verdict == "near_tie"
+        self.different += comparison.verdict == "different"
 
     def to_json(self, baseline: "MethodScore") -> dict[str, Any]:
         """The figures by name; `speedup` is the ratio of tokens per second over all prompts."""
@@ -110,7 +110,7 @@ def run_bench(
     engine: Engine,
     records: Sequence[PromptRecord],
     config: BenchConfig,
-    on_answer: OnAnswer = lambda _prompt, _results: None,
+    on_answer: OnAnswer = lambda _results, _comparisons: None,
 ) -> BenchReport:
     """Run every method on every prompt, interleaved, and compare each output with plain decoding's.
 
@@ -118,7 +118,7 @@ def run_bench(
         engine: The engine.
         records: The prompts.
         config: What to run.
-        on_answer: Called after each turn, with the prompt's token ids and every method's result.
+        on_answer: Called after each turn, with every method's result and its comparison with plain decoding's.
     """
     runs = {BASELINE: GenerationConfig(max_new_tokens=config.max_new_tokens)} | {
         name: GenerationConfig(method=name, options=options, max_new_tokens=config.max_new_tokens)
@@ -128,8 +128,13 @@ def run_bench(
     _warm_up(engine, records[0], runs, config)
     for record in records:
         for prompt, results in _answer(engine, record, runs, config):
-            _score(engine, prompt, results, _score_tables(report, record))
-            on_answer(prompt, results)
+            plain = results[BASELINE].token_ids
+            comparisons = {
+                name: compare_outputs(engine, prompt, plain, result.token_ids) for name, result in results.items()
+            }
+            for scores in _score_tables(report, record):
+                _score(scores, results, comparisons)
+            on_answer(results, comparisons)
     return report
 
 
@@ -178,17 +183,11 @@ def _score_tables(report: BenchReport, record: PromptRecord) -> list[dict[str, M
 
 
 def _score(
-    engine: Engine,
-    prompt: Sequence[int],
-    results: Mapping[str, Result],
-    tables: Sequence[dict[str, MethodScore]],
+    scores: dict[str, MethodScore], results: Mapping[str, Result], comparisons: Mapping[str, Comparison]
 ) -> None:
-    plain = results[BASELINE]
     for name, result in results.items():
-        verdict = compare_outputs(engine, prompt, plain.token_ids, result.token_ids).verdict
-        speedup = result.stats.tokens_per_s / plain.stats.tokens_per_s
-        for scores in tables:
-            scores.setdefault(name, MethodScore()).add(result.stats, speedup, verdict)
+        speedup = result.stats.tokens_per_s / results[BASELINE].stats.tokens_per_s
+        scores.setdefault(name, MethodScore()).add(result.stats, speedup, comparisons[name])
 
 
 def _to_json(scores: Mapping[str, MethodScore]) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def run_demo(config: DemoConfig, progress: Callable[[str], None], on_answer: OnA
     Args:
         config: What to do.
         progress: Told what happens next.
-        on_answer: Handed each prompt's token ids and every method's result.
+        on_answer: Handed every method's result for a prompt, and its comparison with plain decoding's.
 
     Raises:
         ModelError: The demo's model is not installed.

@@ -73,7 +73,7 @@ def command(
     loaded = Engine.load(engine, device=device, threads=threads)
     turns_asked = sum(len(record.turns) if config.all_turns else 1 for record in records)
     with tqdm(total=turns_asked, unit="prompt") as bar:
-        report = run_bench(loaded, records, config, on_answer=lambda _prompt, _results: bar.update())
+        report = run_bench(loaded, records, config, on_answer=lambda _results, _comparisons: bar.update())
     click.echo(json.dumps(report.to_json()) if as_json else report.to_text())
 
 

@@ -1,6 +1,6 @@
 """`spec-trt demo`: the main job on a real model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,6 +8,7 @@ import click
 
 if TYPE_CHECKING:
     from spec_trt.runtime.engine import Result
+    from spec_trt.runtime.near_tie import Comparison
 
 __all__ = ["command"]
 
@@ -42,14 +43,19 @@ def command(directory: Path, precision: str, max_new_tokens: int, threads: int |
     click.echo(f"\nTry it: spec-trt generate {directory}/engine-{precision} --chat --method ngram --prompt '...'")
 
 
-def _show_answer(prompt: Sequence[int], results: "Mapping[str, Result]") -> None:  # noqa: ARG001 - bench's callback
+def _show_answer(results: "Mapping[str, Result]", comparisons: "Mapping[str, Comparison]") -> None:
     """Print plain decoding's answer, and of each method whether it is the same and how fast it came."""
     (_, plain), *others = results.items()
     click.echo(f"{plain.text}\n")
     for name, result in others:
-        same = "same output" if result.token_ids == plain.token_ids else f"DIFFERENT output:\n{result.text}\n"
         ratio = result.stats.tokens_per_s / plain.stats.tokens_per_s
-        click.echo(
-            f"  {name:<12}{result.stats.passes:>4} passes for {result.stats.emitted} tokens, {ratio:.2f}x  {same}"
-        )
+        passes = f"{result.stats.passes} passes for {result.stats.emitted} tokens"
+        click.echo(f"  {name:<12}{passes:<29}{ratio:.2f}x  {_verdict(result, comparisons[name])}")
     click.echo()
+
+
+def _verdict(result: "Result", comparison: "Comparison") -> str:
+    if comparison.verdict == "equal":
+        return "same output"
+    where = f"from token {comparison.position} on (the two best logits there: {comparison.gap:.2g} apart)"
+    return f"{'near tie' if comparison.verdict == 'near_tie' else 'DIFFERENT'} {where}:\n{result.text}\n"
