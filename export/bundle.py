@@ -1,5 +1,6 @@
 """The bundle: a directory with the base graph, the tokenizer and the manifest."""
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,6 +89,7 @@ def _ignore(_: str) -> None:
 def _write_graph(graph: BaseGraph, architecture: Architecture, directory: Path) -> GraphFacts:
     """Trace the base graph and save it."""
     model = trace_base(graph, architecture)
+    _require_space(model, directory)
     ir.save(model, directory / BASE_FILE, external_data=f"{BASE_FILE}.data")
     for weight in model.graph.initializers.values():
         weight.const_value = None  # see `_release`
@@ -96,6 +98,17 @@ def _write_graph(graph: BaseGraph, architecture: Architecture, directory: Path) 
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise ExportError(f"the exported graph is not valid ONNX: {str(error).splitlines()[0]}") from error
     return _graph_facts(model, BASE_FILE)
+
+
+def _require_space(model: ir.Model, directory: Path) -> None:
+    """Raise before a full disk would: NumPy's own error does not name the cause."""
+    needed = sum(weight.const_value.nbytes for weight in model.graph.initializers.values() if weight.const_value)
+    free = shutil.disk_usage(directory).free
+    if free < needed:
+        raise ExportError(
+            f"the graph's weights take {needed / 1e6:,.0f} MB, but {directory.parent} has {free / 1e6:,.0f} MB free: "
+            "make room or choose another directory"
+        )
 
 
 def _check(loaded: LoadedModel, config: ExportConfig, features: Sequence[int], directory: Path) -> Parity:

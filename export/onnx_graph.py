@@ -29,7 +29,7 @@ def trace_base(graph: BaseGraph, architecture: Architecture) -> ir.Model:
     example, dynamic = _example(architecture, graph.model.dtype), _dynamic(architecture.layers)
     try:
         with quiet(), torch.no_grad():
-            program = torch.onnx.export(
+            program: Any = torch.onnx.export(
                 graph,
                 example,
                 dynamo=True,
@@ -42,8 +42,6 @@ def trace_base(graph: BaseGraph, architecture: Architecture) -> ir.Model:
     except torch.onnx.errors.OnnxExporterError as error:
         reason = (str(error.__cause__ or error).splitlines() or [type(error).__name__])[0]
         raise ExportError(f"{graph.model.config.model_type} could not be traced into ONNX: {reason}") from error
-    if program is None:
-        raise ExportError("torch.onnx.export returned no program: expected one with dynamo=True")
     model: ir.Model = program.model
     function = tree_attention_function(softcap=architecture.softcap, windowed=architecture.windowed)
     model.functions[function.identifier()] = function

@@ -1,6 +1,7 @@
 """Models and bundles that many tests share, each made once per run."""
 
 import importlib.util
+import logging
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,12 @@ from tests.families import make_model, save_model
 from tests.runtime.fake_engine import EOS, save_byte_tokenizer
 
 FamilyPath = Callable[[str], Path]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_trace_records() -> None:
+    """Keep PyTorch's structured trace, thousands of empty records per export, out of failure reports."""
+    logging.getLogger("torch.__trace").propagate = False
 
 
 @pytest.fixture(scope="session")

@@ -4,8 +4,10 @@ import errno
 import importlib.util
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import onnx
@@ -267,6 +269,15 @@ def test_a_full_disk_leaves_nothing(
     with pytest.raises(SpecTrtError, match="No space left on device; nothing was kept"):
         export(family_model("llama"), output, check=False)
     assert list(output.parent.iterdir()) == []
+
+
+def test_too_little_space_is_told_before_writing(
+    family_model: FamilyPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    with pytest.raises(ExportError, match=r"take 0 MB, but .*out has 0 MB free: make room"):
+        export(family_model("llama"), tmp_path / "out" / "bundle", check=False)
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_a_failed_load_leaves_nothing(tmp_path: Path):
