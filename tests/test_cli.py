@@ -30,8 +30,7 @@ def run(capsys):
 def prompts(tmp_path):
     path = tmp_path / "prompts.jsonl"
     path.write_text(
-        '{"turns": ["aba aba aba", "again"], "category": "letters"}\n'
-        '{"turns": ["121 121 121"], "category": "digits"}\n'
+        '{"turns": ["aba aba aba", "again"], "category": "letters"}\n{"turns": ["121 121 121"], "category": "digits"}\n'
     )
     return path
 

@@ -19,13 +19,15 @@ __all__ = ["GramPool", "LookaheadDrafter", "LookaheadOptions"]
 class LookaheadOptions:
     """Options of Lookahead decoding; a pass has at most (ngram_size - 1)(window + guesses) tokens.
 
+    The defaults are small, for a CPU: larger windows accept little more and cost much more there.
+
     Raises:
         ConfigError: A value is out of range.
     """
 
-    window: int = field(default=5, metadata={"help": "columns of the window (W)"})
-    ngram_size: int = field(default=4, metadata={"help": "tokens of a pooled n-gram (N)"})
-    guesses: int = field(default=4, metadata={"help": "n-grams kept and tried per first token (G)"})
+    window: int = field(default=3, metadata={"help": "columns of the window (W)"})
+    ngram_size: int = field(default=3, metadata={"help": "tokens of a pooled n-gram (N)"})
+    guesses: int = field(default=3, metadata={"help": "n-grams kept and tried per first token (G)"})
     seed_pool: bool = field(
         default=True, metadata={"help": "seed the pool from the prompt's n-grams and add generated ones"}
     )
