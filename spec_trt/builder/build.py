@@ -13,7 +13,7 @@ import spec_trt
 from spec_trt.builder.calibration import calibration_fingerprint, calibration_tokens, measure_absmax
 from spec_trt.builder.config import BuildConfig
 from spec_trt.builder.onnxruntime_session import import_onnxruntime
-from spec_trt.builder.pipeline import apply_passes, lean_passes, lower, quantizing_passes
+from spec_trt.builder.pipeline import apply_passes, lean_passes, lower, options, quantizing_passes
 from spec_trt.builder.smoke import smoke_test
 from spec_trt.builder.tokens import load_tokenizer
 from spec_trt.errors import BuildError, ConfigError, ManifestError
@@ -93,15 +93,15 @@ class _Job:
 
 def _engine_facts(config: BuildConfig) -> EngineFacts:
     """What identifies the engine to be: two builds with equal facts hold the same."""
-    options = config.options()
+    settings = options(config.precision)
     if config.calibrated:
-        options["calibration"] = calibration_fingerprint(config.calibration)
+        settings["calibration"] = calibration_fingerprint(config.calibration)
     return EngineFacts(
         backend="ort",
         precision=config.precision,
         library_version=str(import_onnxruntime().__version__),
         builder_version=spec_trt.__version__,
-        options=options,
+        options=settings,
         bundle_sha256=sha256(config.bundle / "manifest.json"),
     )
 
@@ -152,7 +152,7 @@ def _build_graph(job: _Job, name: str) -> GraphFacts:
     if job.config.calibrated and name == _BASE:
         job.progress(f"{name}: calibrate")
         absmax = _measure(job, model)
-    steps = quantizing_passes(job.config, absmax)
+    steps = quantizing_passes(job.config.precision, absmax)
     for step in steps:
         job.progress(f"{name}: {type(step).__name__}")
         apply_passes(model, [step])

@@ -1,13 +1,14 @@
 """The order of the rewrites, per precision."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import CommonSubexpressionEliminationPass
 
 from spec_trt import names
-from spec_trt.builder.config import BuildConfig
 from spec_trt.builder.passes.argmax_blocks import ArgMaxBlocks
 from spec_trt.builder.passes.fold_transposes import FoldTransposes, UntransposeSharedWeights
 from spec_trt.builder.passes.fuse_norms import FuseNorms
@@ -24,11 +25,20 @@ from spec_trt.builder.passes.split_heads import SplitHeads
 from spec_trt.builder.splice import MS_DOMAIN
 from spec_trt.errors import BuildError
 
-__all__ = ["apply_passes", "lean_passes", "lower", "quantizing_passes"]
+__all__ = ["apply_passes", "lean_passes", "lower", "options", "quantizing_passes"]
 
 # Found by perplexity; for int4, where activations keep most of their precision, smaller ones are best.
 _INT8_ALPHAS = Alphas(norm=0.7, product=0.6, head=0.5)
 _INT4_ALPHAS = Alphas(norm=0.5, product=0.3, head=0.3)
+
+
+def options(precision: str) -> dict[str, Any]:
+    """The settings of a precision, as an engine's manifest records them."""
+    if precision == "int8":
+        return {"smoothing": asdict(_INT8_ALPHAS)}
+    if precision == "int4":
+        return {"smoothing": asdict(_INT4_ALPHAS), "block": 32, "accuracy_level": 4}
+    return {}
 
 
 def lean_passes() -> list[ir.passes.PassBase]:
@@ -51,12 +61,12 @@ def lean_passes() -> list[ir.passes.PassBase]:
     ]
 
 
-def quantizing_passes(config: BuildConfig, absmax: dict[str, np.ndarray]) -> list[ir.passes.PassBase]:
+def quantizing_passes(precision: str, absmax: dict[str, np.ndarray]) -> list[ir.passes.PassBase]:
     """What a precision adds at the end; `absmax` as `measure_absmax` found it."""
-    if config.precision == "int8":
+    if precision == "int8":
         return [SmoothActivations(absmax, _INT8_ALPHAS), QuantizeInt8()]
-    if config.precision == "int4":
-        return [SmoothActivations(absmax, _INT4_ALPHAS), QuantizeInt4(config.int4_block, config.int4_accuracy_level)]
+    if precision == "int4":
+        return [SmoothActivations(absmax, _INT4_ALPHAS), QuantizeInt4()]
     return []
 
 

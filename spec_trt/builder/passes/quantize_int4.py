@@ -20,7 +20,8 @@ class QuantizeInt4(GraphPass):
 
     Args:
         block: Inputs that share a scale and a zero point; a power of two, at least 16.
-        accuracy_level: 4 rounds activations to int8, per row and block; 1 keeps them in float32.
+        accuracy_level: 4 rounds activations to int8, per row and block. 1 keeps them in float32, but
+            then a pass of one row gives other last digits than the same row among others.
     """
 
     def __init__(self, block: int = 32, accuracy_level: int = 4) -> None:
