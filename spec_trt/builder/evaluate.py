@@ -14,7 +14,7 @@ from spec_trt.errors import DataError
 
 __all__ = ["Evaluation", "evaluate", "evaluation_tokens"]
 
-_TEXTS = 10
+_TEXTS = 40
 _SHORTEST = 64
 _LONGEST = 512
 
@@ -46,7 +46,7 @@ class Evaluation:
 
 
 def evaluation_tokens(tokenizer: Tokenizer | None, file: Path) -> list[list[int]]:
-    """Tokenize the first 10 texts of at least 64 tokens, each cut at 512.
+    """Tokenize 40 texts of at least 64 tokens, spread evenly over the file, each cut at 512.
 
     Raises:
         DataError: There is no tokenizer, the file can't be read, or no text is long enough.
@@ -54,10 +54,11 @@ def evaluation_tokens(tokenizer: Tokenizer | None, file: Path) -> list[list[int]
     if tokenizer is None:
         raise DataError("--eval needs a tokenizer, and the bundle holds none: export it from a model that has one")
     texts = (tokenizer.encode(text) for text in load_texts(file))
-    found = [ids[:_LONGEST] for ids in texts if len(ids) >= _SHORTEST][:_TEXTS]
+    found = [ids[:_LONGEST] for ids in texts if len(ids) >= _SHORTEST]
     if not found:
         raise DataError(f"{file} has no text of at least {_SHORTEST} tokens: too short to measure a perplexity on")
-    return found
+    count = min(_TEXTS, len(found))
+    return [found[index * len(found) // count] for index in range(count)]
 
 
 def evaluate(bundle_graph: Path, engine_graph: Path, texts: Iterable[Sequence[int]]) -> Evaluation:

@@ -8,7 +8,9 @@ import onnx_ir as ir
 from spec_trt.builder.patterns import consumers, int_of, is_weight, weight
 from spec_trt.builder.splice import MS_DOMAIN
 
-__all__ = ["Linear", "find_linears"]
+__all__ = ["ROTATION", "Linear", "find_linears"]
+
+ROTATION = "rotation"  # begins the names of constants that `RotateHead` multiplies by: no weights of the model
 
 _ROUTING = ("Softmax", "TopK")
 
@@ -46,7 +48,7 @@ def find_linears(graph: ir.Graph) -> list[Linear]:
     found = []
     for node in graph:
         source = node.inputs[0] if node.inputs else None
-        if source is not None and _is_linear(node) and not _routes(node):
+        if source is not None and _is_linear(node) and not _routes(node) and not _rotates(node):
             found.append(Linear(node=node, input=source, transposed=node.op_type == "FusedMatMul"))
     return found
 
@@ -60,3 +62,7 @@ def _is_linear(node: ir.Node) -> bool:
 
 def _routes(node: ir.Node) -> bool:
     return any(reader.op_type in _ROUTING for reader in consumers(node.outputs[0]))
+
+
+def _rotates(node: ir.Node) -> bool:
+    return str(node.inputs[1].name).startswith(f"{ROTATION}.")  # type: ignore[union-attr]

@@ -19,6 +19,7 @@ from spec_trt.builder.passes.merge_matmuls import MergeMatMuls
 from spec_trt.builder.passes.pack_rotary import PackRotary
 from spec_trt.builder.passes.quantize_int4 import QuantizeInt4
 from spec_trt.builder.passes.quantize_int8 import QuantizeInt8
+from spec_trt.builder.passes.rotate_head import RotateHead
 from spec_trt.builder.passes.smooth_activations import Alphas, SmoothActivations
 from spec_trt.builder.passes.split_gemms import SplitGemms
 from spec_trt.builder.passes.split_heads import SplitHeads
@@ -28,7 +29,7 @@ from spec_trt.errors import BuildError
 __all__ = ["apply_passes", "lean_passes", "lower", "options", "quantizing_passes"]
 
 # Found by perplexity; for int4, where activations keep most of their precision, smaller ones are best.
-_INT8_ALPHAS = Alphas(norm=0.7, product=0.6, head=0.5)
+_INT8_ALPHAS = Alphas(norm=0.75, product=0.6, head=None)
 _INT4_ALPHAS = Alphas(norm=0.5, product=0.3, head=0.3)
 
 
@@ -64,7 +65,7 @@ def lean_passes() -> list[ir.passes.PassBase]:
 def quantizing_passes(precision: str, absmax: dict[str, np.ndarray]) -> list[ir.passes.PassBase]:
     """What a precision adds at the end; `absmax` as `measure_absmax` found it."""
     if precision == "int8":
-        return [SmoothActivations(absmax, _INT8_ALPHAS), QuantizeInt8()]
+        return [SmoothActivations(absmax, _INT8_ALPHAS), RotateHead(), QuantizeInt8()]
     if precision == "int4":
         return [SmoothActivations(absmax, _INT4_ALPHAS), QuantizeInt4()]
     return []

@@ -35,12 +35,12 @@ class Alphas:
     Attributes:
         norm: Inputs made by a norm (q/k/v, gate/up).
         product: Inputs made by a gated product (down).
-        head: The lm_head's input.
+        head: The lm_head's input; None leaves it alone.
     """
 
     norm: float
     product: float
-    head: float
+    head: float | None
 
 
 class SmoothActivations(GraphPass):
@@ -79,7 +79,7 @@ class SmoothActivations(GraphPass):
             alpha, divide = self._alphas.norm, _norm_division(graph, norm)
         elif product is not None:
             alpha, divide = self._alphas.product, _column_division(graph, product)
-        elif is_head:
+        elif is_head and self._alphas.head is not None:
             alpha, divide = self._alphas.head, _explicit_division(graph, value, group)
         else:
             return False

@@ -6,6 +6,7 @@ import pytest
 from spec_trt.builder.linear import find_linears
 from spec_trt.builder.passes.quantize_int4 import QuantizeInt4, quantize_blocks
 from spec_trt.builder.passes.quantize_int8 import QuantizeInt8, quantize_columns
+from spec_trt.builder.passes.rotate_head import RotateHead, hadamard
 from spec_trt.builder.passes.smooth_activations import Alphas, SmoothActivations
 from tests.builder.graphs import apply, assert_same, make_graph, op_types, random_array, run_graph
 
@@ -86,6 +87,27 @@ def test_router_stays_float():
         "g (float[n, 8] x) => (float[n, 4] y) { r = MatMul (x, w)  y = Softmax (r) }", w=random_array(8, 4)
     )
     assert not QuantizeInt8()(model).modified
+
+
+def test_rotated_head_computes_the_same():
+    model = make_graph(
+        """g (int64[b, n] ids, float[b, n, 48] x) => (float[b, n, 48] e, float[b, n, 30] y) {
+            e = Gather (w, ids)  y = com.microsoft.FusedMatMul <transB = 1> (x, w) }""",
+        w=random_array(30, 48),
+    )
+    after = apply(RotateHead(), model)
+    assert op_types(after) == ["Gather", "Reshape", "MatMul", "Reshape", "FusedMatMul"]
+    assert len(find_linears(after.graph)) == 1
+    assert_same(model, after, {"ids": np.array([[1, 29]]), "x": random_array(1, 2, 48, seed=1)}, tolerance=1e-4)
+
+
+def test_hadamard_is_orthogonal():
+    matrix = hadamard(64)
+    np.testing.assert_allclose(matrix @ matrix, np.eye(64), atol=1e-5)
+
+
+def test_odd_head_is_not_rotated():
+    assert not RotateHead()(two_matmuls(24)).modified
 
 
 @pytest.mark.parametrize("inputs", [64, 40, 17])
