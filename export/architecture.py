@@ -113,8 +113,9 @@ def refuse_by_config(config: PreTrainedConfig) -> None:
         raise ModelError(f"{kind} shares keys and values between layers: not supported")
     for rope in sorted(set(_rope_kinds(config)) - _FIXED_ROPE):
         raise ModelError(f"{kind} uses the RoPE kind {rope}, which depends on the sequence's length: not supported")
-    method = _quantization(config)
-    if method is not None:
+    quantization = getattr(config, "quantization_config", None)
+    if quantization is not None:
+        method = quantization.get("quant_method")
         raise ModelError(f"the checkpoint is quantized ({method}): export one with plain fp32, fp16 or bf16 weights")
     if not _model_class(config)._can_set_attn_implementation():
         raise ModelError(f"{kind} does not use transformers' attention interface: it can't be exported")
@@ -131,14 +132,6 @@ def _rope_kinds(config: PreTrainedConfig) -> Iterator[str]:
     for entry in (parameters, *parameters.values()):
         if isinstance(entry, Mapping) and "rope_type" in entry:
             yield entry["rope_type"]
-
-
-def _quantization(config: PreTrainedConfig) -> str | None:
-    settings = getattr(config, "quantization_config", None)
-    if settings is None:
-        return None
-    method = settings.get("quant_method") if isinstance(settings, Mapping) else settings.quant_method
-    return str(getattr(method, "value", method))
 
 
 def _dry_run(config: PreTrainedConfig) -> tuple[list[AttentionCall], dict[str, Tensor]]:
@@ -206,7 +199,5 @@ def _refuse_wrong_windows(config: PreTrainedConfig, calls: Sequence[AttentionCal
 def _windows(config: PreTrainedConfig) -> list[int | None]:
     """Each layer's sliding window as the configuration has it."""
     window = getattr(config, "sliding_window", None)
-    if getattr(config, "use_sliding_window", True) is False:
-        window = None
     kinds: Sequence[Any] = getattr(config, "layer_types", None) or ["sliding_attention"] * config.num_hidden_layers
     return [window if kind == "sliding_attention" else None for kind in kinds]

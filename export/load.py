@@ -143,8 +143,6 @@ def _named_errors(source: Source) -> Iterator[None]:
     try:
         with quiet():
             yield
-    except ModelError:
-        raise
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ModelError(f"cannot load {source.name}: {reason}") from error

@@ -30,7 +30,7 @@ class Branching(BaseGraph):
 
 def test_data_dependent_control_flow_is_refused():
     graph = Branching(use_tree_attention(make_model("llama")), symbolic, windowed=False).eval()
-    with pytest.raises(ExportError, match="llama could not be traced into ONNX: .*data-dependent") as caught:
+    with pytest.raises(ExportError, match=r"llama could not be traced into ONNX: .*data-dependent") as caught:
         trace_base(graph, inspect_architecture(make_config("llama")))
     assert "\n" not in str(caught.value)
 
