@@ -183,6 +183,7 @@ def test_a_model_without_tokenizer_makes_a_bundle_without(family_bundle: FamilyP
     "rope",
     [
         {"rope_type": "linear", "factor": 4.0},
+        {"rope_type": "proportional", "partial_rotary_factor": 0.5},
         {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 16},
         {
             "rope_type": "llama3",
