@@ -1,6 +1,7 @@
 """The KV cache: one allocation, per-layer views for the graphs, and commits of accepted rows alone."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from spec_trt import names
 from spec_trt.errors import ConfigError
+from spec_trt.huge_pages import prefer_huge_pages
 from spec_trt.manifest import ModelFacts
 
 __all__ = ["DTYPES", "KVCache"]
@@ -43,7 +45,7 @@ class KVCache:
             raise ConfigError(f"a cache needs batch >= 1 and step >= 1, found {batch} and {step}")
         self._step = step
         shape = (2 * facts.layers, batch, facts.kv_heads, step, facts.head_dim)
-        self.buffer = torch.zeros(shape, dtype=DTYPES[facts.dtype], device=device)
+        self.buffer = _allocate(shape, DTYPES[facts.dtype], torch.device(device))
         self.lengths: NDArray[np.int64] = np.zeros(batch, dtype=np.int64)
         self.tentative: NDArray[np.int64] = np.zeros(batch, dtype=np.int64)
 
@@ -72,7 +74,8 @@ class KVCache:
             return
         step = self._step * max(1, round(rows / 16 / self._step))
         wanted = -(-rows // step) * step
-        grown = self.buffer.new_zeros((*self.buffer.shape[:3], wanted, self.buffer.shape[4]))
+        shape = (*self.buffer.shape[:3], wanted, self.buffer.shape[4])
+        grown = _allocate(shape, self.buffer.dtype, self.buffer.device)
         grown[:, :, :, : self.capacity] = self.buffer
         self.buffer = grown
 
@@ -106,15 +109,31 @@ class KVCache:
     def _write(self, new_rows: Tensor, nodes: Sequence[Sequence[int]], slots: slice) -> None:
         """Copy the chosen rows of every sequence behind what it holds, one slice per run of neighbouring nodes.
 
-        Not one copy by index arrays: PyTorch spreads that over its own threads, which on a CPU wait for cores
-        that ONNX Runtime's threads still hold (4 ms instead of 0.1 ms per pass on two cores).
+        Not one copy by PyTorch's index arrays: it spreads that over its own threads, which on a CPU wait for
+        cores that ONNX Runtime's threads still hold (4 ms instead of 0.1 ms per pass on two cores).
         """
         ends = (self.lengths + self.tentative)[slots].tolist()
         self.reserve(max(end + len(rows) for end, rows in zip(ends, nodes, strict=True)))
+        buffer, source = _on_host(self.buffer), _on_host(new_rows)
         for row, (end, kept) in enumerate(zip(ends, nodes, strict=True)):
             for start, first, count in _runs(kept):
                 target = slice(end + start, end + start + count)
-                self.buffer[:, slots.start + row, :, target] = new_rows[:, row, :, first : first + count]
+                buffer[:, slots.start + row, :, target] = source[:, row, :, first : first + count]
+
+
+def _allocate(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros: attention gives rows it does not see weight 0, so they must at least be finite."""
+    buffer = torch.empty(tuple(shape), dtype=dtype, device=device)
+    if device.type == "cpu":
+        prefer_huge_pages(buffer.data_ptr(), buffer.nbytes)
+    return buffer.zero_()
+
+
+def _on_host(tensor: Tensor) -> Any:  # noqa: ANN401 - an array or a tensor: both are indexed alike
+    """The same memory as a NumPy array where there is one: right after a pass its shorter way counts."""
+    if tensor.device.type != "cpu":
+        return tensor
+    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def _runs(nodes: Sequence[int]) -> list[tuple[int, int, int]]:

@@ -43,11 +43,16 @@ class _PassSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pass:
-    """The graph tied to the tensors of one pass size."""
+    """The graph tied to the tensors of one pass size.
+
+    On a CPU the host's arrays are the bound tensors' own memory; elsewhere they are copied.
+    """
 
     binding: Binding
     inputs: dict[str, Tensor]
+    host_inputs: dict[str, np.ndarray]
     outputs: dict[str, Tensor]
+    host_argmax: np.ndarray
     new_rows: Tensor
 
 
@@ -121,10 +126,20 @@ class Target:
             _PassSize(slot=slot, batch=len(trees), nodes=nodes, project=project, needs=frozenset(needs))
         )
         lengths = self.cache.lengths[slot : slot + len(trees)]
-        for name, array in _pass_inputs(trees, lengths, nodes).items():
-            bound.inputs[name].copy_(torch.from_numpy(array))
+        _write_pass(bound.host_inputs, trees, lengths)
+        self._copy_to_device(bound)
         bound.binding.run()
-        return Verified(outputs=_per_sequence(bound.outputs, trees, needs), new_rows=bound.new_rows)
+        self._copy_from_device(bound)
+        return Verified(outputs=_per_sequence(bound, trees, needs), new_rows=bound.new_rows)
+
+    def _copy_to_device(self, bound: _Pass) -> None:
+        if self._session.device.type != "cpu":
+            for name, array in bound.host_inputs.items():
+                bound.inputs[name].copy_(torch.from_numpy(array))
+
+    def _copy_from_device(self, bound: _Pass) -> None:
+        if self._session.device.type != "cpu" and names.ARGMAX in bound.outputs:
+            torch.from_numpy(bound.host_argmax).copy_(bound.outputs[names.ARGMAX])
 
     def _bound(self, size: _PassSize) -> _Pass:
         """The graph bound for a pass of this size; made once per size and buffer."""
@@ -142,7 +157,14 @@ class Target:
         binding = self._session.bind(
             inputs | self.cache.views(size.slot, size.batch), outputs | self.cache.new_row_views(new_rows)
         )
-        return _Pass(binding=binding, inputs=inputs, outputs=outputs, new_rows=new_rows)
+        return _Pass(
+            binding=binding,
+            inputs=inputs,
+            host_inputs={name: tensor.cpu().numpy() for name, tensor in inputs.items()},
+            outputs=outputs,
+            host_argmax=outputs[names.ARGMAX].cpu().numpy() if size.project else _NOTHING,
+            new_rows=new_rows,
+        )
 
     def _new_inputs(self, size: _PassSize) -> dict[str, Tensor]:
         batch, nodes, device = size.batch, size.nodes, self._session.device
@@ -176,31 +198,31 @@ def _chain(tokens: Sequence[int]) -> Tree:
     return builder.build()
 
 
-def _pass_inputs(trees: Sequence[Tree], lengths: np.ndarray, nodes: int) -> dict[str, np.ndarray]:
-    """The inputs that change with every pass; padding nodes see themselves alone, at the root's position."""
-    batch = len(trees)
-    input_ids = np.zeros((batch, nodes), dtype=np.int64)
-    position_ids = np.repeat(lengths[:, None], nodes, axis=1)
-    tree_mask = np.zeros((batch, nodes, nodes), dtype=np.bool_)
+def _write_pass(arrays: dict[str, np.ndarray], trees: Sequence[Tree], lengths: np.ndarray) -> None:
+    """Fill in what changes with every pass; padding nodes see themselves alone, at the root's position."""
+    nodes = arrays[names.INPUT_IDS].shape[1]
+    arrays[names.PAST_LENS][:] = lengths
     for row, tree in enumerate(trees):
         size = len(tree)
-        input_ids[row, :size] = tree.tokens
-        position_ids[row, :size] += tree.depths
-        tree_mask[row, :size, :size] = tree.mask
-        tree_mask[row, range(size, nodes), range(size, nodes)] = True
-    return {
-        names.INPUT_IDS: input_ids,
-        names.POSITION_IDS: position_ids,
-        names.PAST_LENS: lengths,
-        names.TREE_MASK: tree_mask,
-    }
+        arrays[names.INPUT_IDS][row, :size] = tree.tokens
+        arrays[names.POSITION_IDS][row, :size] = lengths[row] + tree.depths
+        arrays[names.TREE_MASK][row, :size, :size] = tree.mask
+        if size < nodes:
+            arrays[names.INPUT_IDS][row, size:] = 0
+            arrays[names.POSITION_IDS][row, size:] = lengths[row]
+            arrays[names.TREE_MASK][row, :, size:] = False
+            arrays[names.TREE_MASK][row, size:] = np.eye(nodes, dtype=np.bool_)[size:]
 
 
-def _per_sequence(outputs: dict[str, Tensor], trees: Sequence[Tree], needs: Collection[str]) -> list[PassOutput]:
+def _per_sequence(bound: _Pass, trees: Sequence[Tree], needs: Collection[str]) -> list[PassOutput]:
     """Split a pass's outputs by sequence; arrays and tensors are views, valid until the next pass."""
-    empty = np.empty((len(trees), 0), dtype=np.int64)
-    argmax = outputs[names.ARGMAX].cpu().numpy() if names.ARGMAX in outputs else empty
     return [
-        PassOutput(argmax=argmax[row, : len(tree)], tensors={name: outputs[name][row, : len(tree)] for name in needs})
+        PassOutput(
+            argmax=bound.host_argmax[row : row + 1, : len(tree)].reshape(-1),
+            tensors={name: bound.outputs[name][row, : len(tree)] for name in needs},
+        )
         for row, tree in enumerate(trees)
     ]
+
+
+_NOTHING = np.empty((0, 0), dtype=np.int64)

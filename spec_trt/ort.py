@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from spec_trt.errors import BackendError
+from spec_trt.huge_pages import huge_pages_for_new_memory
 
 __all__ = ["first_line", "import_onnxruntime", "onnxruntime_version", "open_session"]
 
@@ -68,7 +69,8 @@ def open_session(
         options.enable_profiling = True
         options.profile_file_prefix = str(profile_prefix)
     try:
-        return library.InferenceSession(str(path), options, providers=list(providers))
+        with huge_pages_for_new_memory():
+            return library.InferenceSession(str(path), options, providers=list(providers))
     except Exception as error:  # ONNX Runtime raises its own, unrelated types
         raise BackendError(f"ONNX Runtime can't load {path}: {first_line(error)}") from error
 

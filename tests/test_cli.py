@@ -164,7 +164,7 @@ def test_inspect_describes_bundles_and_engines(run, text_engine, text_bundle):
 
 
 def test_an_interrupt_is_not_a_traceback(run, monkeypatch):
-    def interrupted(*args, **kwargs):
+    def interrupted(**_options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "main", interrupted)

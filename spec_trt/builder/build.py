@@ -12,7 +12,6 @@ import onnx_ir as ir
 import spec_trt
 from spec_trt.builder.calibration import calibration_fingerprint, calibration_tokens, measure_absmax
 from spec_trt.builder.config import BuildConfig
-from spec_trt.builder.onnxruntime_session import import_onnxruntime
 from spec_trt.builder.pipeline import apply_passes, lean_passes, lower, options, quantizing_passes
 from spec_trt.builder.smoke import smoke_test
 from spec_trt.builder.tokens import load_tokenizer
@@ -28,6 +27,7 @@ from spec_trt.manifest import (
     load_manifest,
     save_manifest,
 )
+from spec_trt.ort import onnxruntime_version
 
 __all__ = ["Built", "Progress", "build_engine"]
 
@@ -99,7 +99,7 @@ def _engine_facts(config: BuildConfig) -> EngineFacts:
     return EngineFacts(
         backend="ort",
         precision=config.precision,
-        library_version=str(import_onnxruntime().__version__),
+        library_version=onnxruntime_version(),
         builder_version=spec_trt.__version__,
         options=settings,
         bundle_sha256=sha256(config.bundle / "manifest.json"),

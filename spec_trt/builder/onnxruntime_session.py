@@ -2,33 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 
 from spec_trt import names
 from spec_trt.errors import BackendError
+from spec_trt.ort import first_line, open_session
 
-__all__ = ["OrtGraph", "import_onnxruntime"]
+__all__ = ["OrtGraph"]
 
 _CACHE_PREFIX = ("past_key", "past_value")
-
-
-def import_onnxruntime() -> ModuleType:
-    """Import ONNX Runtime.
-
-    Raises:
-        BackendError: It is not installed.
-    """
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise BackendError(
-            "ONNX Runtime is not installed: `pip install 'spec-trt[cpu]'`, or `'spec-trt[gpu]'` for CUDA (never both)"
-        ) from error
-    module: ModuleType = onnxruntime
-    return module
 
 
 class OrtGraph:
@@ -44,18 +27,7 @@ class OrtGraph:
     """
 
     def __init__(self, path: Path, *, threads: int | None = None, profile_prefix: Path | None = None) -> None:
-        ort = import_onnxruntime()
-        options = ort.SessionOptions()
-        options.log_severity_level = 3
-        if threads is not None:
-            options.intra_op_num_threads = threads
-        if profile_prefix is not None:
-            options.enable_profiling = True
-            options.profile_file_prefix = str(profile_prefix)
-        try:
-            self.session: Any = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # ONNX Runtime raises its own, unrelated types
-            raise BackendError(f"ONNX Runtime can't load {path}: {str(error).splitlines()[0]}") from error
+        self.session = open_session(path, threads=threads, profile_prefix=profile_prefix)
         self.inputs = {item.name: item for item in self.session.get_inputs()}
 
     def run(self, feeds: dict[str, np.ndarray], outputs: Sequence[str]) -> list[np.ndarray]:
@@ -66,8 +38,8 @@ class OrtGraph:
         """
         try:
             return list(self.session.run(list(outputs), feeds))
-        except Exception as error:  # as above
-            raise BackendError(f"ONNX Runtime failed: {str(error).splitlines()[0]}") from error
+        except Exception as error:  # ONNX Runtime raises its own, unrelated types
+            raise BackendError(f"ONNX Runtime failed: {first_line(error)}") from error
 
     def run_text(self, ids: Sequence[int], outputs: Sequence[str]) -> list[np.ndarray]:
         """Run a text of one sequence in one causal pass over an empty cache, projecting every token."""
