@@ -22,8 +22,8 @@ from spec_trt.runtime.ort_session import OrtSession
 from spec_trt.runtime.stats import Stats
 from spec_trt.runtime.stop import Emission, FinishReason, StopChecker
 from spec_trt.runtime.target import Target
-from spec_trt.runtime.tokenizer import Tokenizer
 from spec_trt.runtime.tree import TreeBuilder
+from spec_trt.tokenizer import Tokenizer, load_tokenizer
 
 __all__ = ["Engine", "Generation", "GenerationConfig", "Result"]
 
@@ -132,15 +132,23 @@ class Engine:
         session = OrtSession(directory / manifest.graphs["base"].file, device=device, threads=threads)
         return cls(manifest, Target(session, manifest.model), directory)
 
-    @property
-    def has_tokenizer(self) -> bool:
-        """Whether the directory holds a tokenizer; without one, prompts are token ids and text is empty."""
-        return (self._tokenizer_directory / "tokenizer_config.json").is_file()
-
     @cached_property
+    def _optional_tokenizer(self) -> Tokenizer | None:
+        return load_tokenizer(self._tokenizer_directory)
+
+    @property
     def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer, loaded on first use."""
-        return Tokenizer(self._tokenizer_directory)
+        """The model's tokenizer, loaded on first use.
+
+        Raises:
+            ManifestError: The directory holds none: prompts must be token ids, and text is empty.
+        """
+        if self._optional_tokenizer is None:
+            raise ManifestError(
+                f"{self._tokenizer_directory} holds no tokenizer: give token ids instead of text, "
+                "or export again from a model that has one"
+            )
+        return self._optional_tokenizer
 
     def encode(self, text: str, *, chat: bool = False) -> list[int]:
         """Token ids of a prompt, inside the model's chat template if asked for.
@@ -174,7 +182,7 @@ class Engine:
         eos_ids = () if config.ignore_eos else model.eos_ids
         drafter = make_drafter(config.method, config.options, vocab=model.vocab, eos_ids=eos_ids)
         stopper = StopChecker(
-            detokenizer=Detokenizer(self.tokenizer.decode if self.has_tokenizer else _no_text),
+            detokenizer=Detokenizer(self._optional_tokenizer.decode if self._optional_tokenizer else _no_text),
             eos_ids=eos_ids,
             stop=config.stop,
             max_new_tokens=min(config.max_new_tokens, model.max_positions - len(token_ids)),

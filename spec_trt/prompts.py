@@ -1,12 +1,12 @@
 """Prompts files: JSON lines in the forms that people keep prompts in."""
 
-import json
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from spec_trt.errors import DataError
+from spec_trt.json_lines import parse_json_lines, read_text
 
 __all__ = ["PromptRecord", "load_prompts"]
 
@@ -40,11 +40,7 @@ def load_prompts(path: Path, *, limit: int | None = None, per_category: int | No
     Raises:
         DataError: The file can't be read, a line has none of the forms, or nothing is left.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read the prompts file {path}: {getattr(error, 'strerror', None) or error}") from error
-    records = [_record(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
+    records = [_record(data, place) for place, data in parse_json_lines(read_text(path), path)]
     if per_category is not None:
         records = _first_per_category(records, per_category)
     if not records[:limit]:
@@ -52,12 +48,8 @@ def load_prompts(path: Path, *, limit: int | None = None, per_category: int | No
     return records[:limit]
 
 
-def _record(line: str, place: str) -> PromptRecord:
-    try:
-        data = json.loads(line)
-    except ValueError as error:
-        raise DataError(f"{place} is not JSON ({error}): expected lines like {FORMS}") from error
-    turns = _turns(data) if isinstance(data, dict) else []
+def _record(data: dict[str, Any], place: str) -> PromptRecord:
+    turns = _turns(data)
     if not turns or not all(isinstance(turn, str) and turn for turn in turns):
         raise DataError(f"{place} has no prompt: expected {FORMS}, each a non-empty text")
     return PromptRecord(turns=turns, category=data.get("category"))

@@ -152,7 +152,7 @@ def _serve(make: Callable[[str, int], Generate], path: str, threads: int, connec
 
 
 def _encode(engine: str, prompts: Path, per_category: int) -> list[list[int]]:
-    from spec_trt.runtime.tokenizer import Tokenizer
+    from spec_trt.tokenizer import Tokenizer
 
     tokenizer = Tokenizer(Path(engine))
     records = load_prompts(prompts, per_category=per_category)

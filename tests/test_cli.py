@@ -15,7 +15,7 @@ def run(capsys):
     """Run the command in this process: exit code, stdout, stderr."""
 
     def run(*args):
-        code = 0
+        code: int | str | None = 0
         try:
             main([str(arg) for arg in args])
         except SystemExit as stop:
@@ -145,7 +145,7 @@ def test_bench_prints_tables_and_json(run, text_engine, prompts):
 
 
 def test_bench_refuses_bad_input_in_one_line(run, text_engine, prompts, tmp_path):
-    fails(run("bench", text_engine, "--prompts", tmp_path / "none"), "cannot read the prompts file")
+    fails(run("bench", text_engine, "--prompts", tmp_path / "none"), "cannot read")
     fails(run("bench", text_engine, "--prompts", prompts, "--methods", "warp"), "warp")
     fails(run("bench", text_engine, "--prompts", prompts, "-o", "num_draft_tokens=3"), "METHOD.NAME=VALUE")
 

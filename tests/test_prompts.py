@@ -44,7 +44,7 @@ def test_limits_keep_file_order(tmp_path):
     ("line", "message"),
     [
         ("not json", "1 is not JSON"),
-        ("[1]", "1 has no prompt"),
+        ("[1]", "1 is not a JSON object"),
         ('{"question": "a"}', "1 has no prompt"),
         ('{"prompt": ""}', "1 has no prompt"),
         ('{"prompt": 3}', "1 has no prompt"),
@@ -58,5 +58,5 @@ def test_bad_lines_are_named(tmp_path, line, message):
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"cannot read the prompts file .*No such file"):
+    with pytest.raises(DataError, match=r"cannot read .*none.jsonl: No such file"):
         load_prompts(tmp_path / "none.jsonl")

@@ -14,7 +14,6 @@ from spec_trt.builder.calibration import calibration_fingerprint, calibration_to
 from spec_trt.builder.config import BuildConfig
 from spec_trt.builder.pipeline import apply_passes, lean_passes, lower, options, quantizing_passes
 from spec_trt.builder.smoke import smoke_test
-from spec_trt.builder.tokens import load_tokenizer
 from spec_trt.errors import BuildError, ConfigError, ManifestError
 from spec_trt.files import atomic_directory, sha256
 from spec_trt.float32 import raise_to_float32
@@ -28,6 +27,7 @@ from spec_trt.manifest import (
     save_manifest,
 )
 from spec_trt.ort import onnxruntime_version
+from spec_trt.tokenizer import load_tokenizer
 
 __all__ = ["Built", "Progress", "build_engine"]
 

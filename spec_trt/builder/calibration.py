@@ -8,12 +8,14 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import onnx_ir as ir
 
-from spec_trt.builder.calibration_text import EXCHANGES
+from spec_trt.builder.calibration_text import EXCHANGES, Exchange
 from spec_trt.builder.linear import find_linears
 from spec_trt.builder.onnxruntime_session import OrtGraph
 from spec_trt.builder.splice import Splice
 from spec_trt.builder.texts import load_texts
-from spec_trt.builder.tokens import Tokenizer
+from spec_trt.errors import DataError
+from spec_trt.files import sha256
+from spec_trt.tokenizer import Tokenizer
 
 __all__ = ["calibration_fingerprint", "calibration_tokens", "measure_absmax"]
 
@@ -23,11 +25,18 @@ _RANDOM_TEXTS = 8
 
 
 def calibration_fingerprint(file: Path | None) -> str:
-    """Name the calibration text by its content, for the engine's manifest."""
+    """Name the calibration text by its content, for the engine's manifest.
+
+    Raises:
+        DataError: The file can't be read.
+    """
     if file is None:
         text = "".join(exchange.question + exchange.answer for exchange in EXCHANGES).encode()
         return f"built-in {hashlib.sha256(text).hexdigest()[:16]}"
-    return f"file {hashlib.sha256(file.read_bytes()).hexdigest()[:16]}"
+    try:
+        return f"file {sha256(file)[:16]}"
+    except OSError as error:
+        raise DataError(f"cannot read the calibration text {file}: {error.strerror or error}") from error
 
 
 def calibration_tokens(tokenizer: Tokenizer | None, vocab: int, file: Path | None) -> list[list[int]]:
@@ -44,8 +53,16 @@ def calibration_tokens(tokenizer: Tokenizer | None, vocab: int, file: Path | Non
     if file is not None:
         texts = [tokenizer.encode(text) for text in load_texts(file)[:_MOST_TEXTS]]
     else:
-        texts = [tokenizer.encode_exchange(item.question, item.answer) for item in EXCHANGES]
+        texts = [_encode_exchange(tokenizer, exchange) for exchange in EXCHANGES]
     return [ids[:_LONGEST] for ids in texts if ids]
+
+
+def _encode_exchange(tokenizer: Tokenizer, exchange: Exchange) -> list[int]:
+    """A question and its answer, in the chat template's form where there is one."""
+    if not tokenizer.has_chat_template:
+        return tokenizer.encode(f"{exchange.question}\n{exchange.answer}")
+    messages = [{"role": "user", "content": exchange.question}, {"role": "assistant", "content": exchange.answer}]
+    return tokenizer.encode_chat(messages, add_generation_prompt=False)
 
 
 def measure_absmax(model: ir.Model, texts: Iterable[Sequence[int]]) -> dict[str, np.ndarray]:

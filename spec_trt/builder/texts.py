@@ -1,10 +1,10 @@
 """Texts to calibrate on or to evaluate with, from the files people keep them in."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from spec_trt.errors import DataError
+from spec_trt.json_lines import parse_json_lines, read_text
 
 __all__ = ["load_texts"]
 
@@ -23,13 +23,9 @@ def load_texts(path: Path) -> list[str]:
     Raises:
         DataError: The file can't be read, holds no text, or a line has none of the forms.
     """
-    try:
-        content = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+    content = read_text(path)
     if content.lstrip().startswith("{"):
-        lines = enumerate(content.splitlines(), 1)
-        texts = [_text(line, f"{path}:{number}") for number, line in lines if line.strip()]
+        texts = [_text(data, place) for place, data in parse_json_lines(content, path)]
     else:
         texts = [part.strip() for part in content.split("\n\n") if part.strip()]
     if not texts:
@@ -37,12 +33,8 @@ def load_texts(path: Path) -> list[str]:
     return texts
 
 
-def _text(line: str, place: str) -> str:
-    try:
-        data = json.loads(line)
-    except ValueError as error:
-        raise DataError(f"{place} is not JSON ({error}): expected lines like {_FORMS}") from error
-    text = _join(data) if isinstance(data, dict) else None
+def _text(data: dict[str, Any], place: str) -> str:
+    text = _join(data)
     if not isinstance(text, str) or not text:
         raise DataError(f"{place} has no text: expected {_FORMS}")
     return text

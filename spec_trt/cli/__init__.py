@@ -6,7 +6,13 @@ import sys
 import click
 
 from spec_trt import __version__
-from spec_trt.cli import bench, build, cost, demo, export, generate, inspect
+from spec_trt.cli.bench import command as bench
+from spec_trt.cli.build import command as build
+from spec_trt.cli.cost import command as cost
+from spec_trt.cli.demo import command as demo
+from spec_trt.cli.export import command as export
+from spec_trt.cli.generate import command as generate
+from spec_trt.cli.inspect import command as inspect
 from spec_trt.errors import SpecTrtError
 
 __all__ = ["cli", "main"]
@@ -18,8 +24,8 @@ def cli() -> None:
     """Self-speculative decoding: export a model, build an engine, generate several tokens per pass."""
 
 
-for module in (export, build, generate, bench, cost, inspect, demo):
-    cli.add_command(module.command)
+for command in (export, build, generate, bench, cost, inspect, demo):
+    cli.add_command(command)
 
 
 def main(args: list[str] | None = None) -> None:

@@ -92,8 +92,8 @@ def _evaluate(bundle: Path, out: Path, file: Path) -> "Evaluation":
     from tqdm import tqdm
 
     from spec_trt.builder.evaluate import evaluate, evaluation_tokens
-    from spec_trt.builder.tokens import load_tokenizer
     from spec_trt.manifest import load_manifest
+    from spec_trt.tokenizer import load_tokenizer
 
     texts = evaluation_tokens(load_tokenizer(bundle), file)
     reference, engine = (directory / load_manifest(directory).graphs["base"].file for directory in (bundle, out))

@@ -13,8 +13,8 @@ from spec_trt.builder.evaluate import evaluate, evaluation_tokens
 from spec_trt.builder.linear import find_linears
 from spec_trt.builder.pipeline import lower
 from spec_trt.builder.texts import load_texts
-from spec_trt.builder.tokens import load_tokenizer
 from spec_trt.errors import DataError
+from spec_trt.tokenizer import load_tokenizer
 
 
 @pytest.fixture

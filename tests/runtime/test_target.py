@@ -68,10 +68,16 @@ def test_needed_outputs_come_for_every_token_of_the_prompt_and_the_tree():
     assert target.prefill([], {names.HIDDEN_STATES}) is None
 
 
-def test_a_pass_size_is_bound_once_until_the_buffer_grows():
+def test_a_pass_size_is_bound_once_until_the_buffer_grows(monkeypatch):
     target, session = make_target(cache_step=8)
     bound = []
-    session.bind = lambda inputs, outputs, bind=session.bind: bound.append(1) or bind(inputs, outputs)
+    bind = session.bind
+
+    def counted(inputs, outputs):
+        bound.append(1)
+        return bind(inputs, outputs)
+
+    monkeypatch.setattr(session, "bind", counted)
     for token in range(6):
         verified = target.verify([TreeBuilder(token).build()])
         target.cache.commit(verified.new_rows, [[0]])

@@ -6,7 +6,9 @@ from typing import Any
 
 from spec_trt.errors import ManifestError, PromptError
 
-__all__ = ["Tokenizer"]
+__all__ = ["Tokenizer", "load_tokenizer"]
+
+_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
 
 
 class Tokenizer:
@@ -24,7 +26,7 @@ class Tokenizer:
 
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # transformers raises many unrelated types
             raise ManifestError(
                 f"{directory} holds no tokenizer that transformers can read: export it again from a model that has "
                 "one, or give token ids instead of text"
@@ -39,15 +41,21 @@ class Tokenizer:
         """Token ids of a raw text, with the special tokens the model expects in front."""
         return list(self._tokenizer(text).input_ids)
 
-    def encode_chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
-        """Token ids of a conversation, up to where the assistant's answer begins.
+    def encode_chat(self, messages: Sequence[dict[str, str]], *, add_generation_prompt: bool = True) -> list[int]:
+        """Token ids of a conversation.
+
+        Args:
+            messages: Each a `role` and a `content`.
+            add_generation_prompt: Whether to go on to where the assistant's next answer begins.
 
         Raises:
             PromptError: The tokenizer has no chat template.
         """
         if not self.has_chat_template:
             raise PromptError("the model has no chat template: give the prompt without --chat")
-        encoded = self._tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=True)
+        encoded = self._tokenizer.apply_chat_template(
+            list(messages), add_generation_prompt=add_generation_prompt, return_dict=True
+        )
         return list(encoded["input_ids"])
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -55,3 +63,12 @@ class Tokenizer:
         return str(
             self._tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         )
+
+
+def load_tokenizer(directory: Path) -> Tokenizer | None:
+    """The tokenizer kept in a bundle or engine directory; None where there is none.
+
+    Raises:
+        ManifestError: Its files are there, but can't be read.
+    """
+    return Tokenizer(directory) if any((directory / name).is_file() for name in _FILES) else None
