@@ -1,0 +1,55 @@
+"""What the README tells people to type works."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from spec_trt.cli import main
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def commands():
+    return [line for block in blocks("sh") for line in block.splitlines() if line.startswith("spec-trt ")]
+
+
+@pytest.fixture
+def directory(tmp_path, monkeypatch):
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "ab ab ab"}\n')
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_commands_of_the_tour_run_in_order(directory, text_bundle, capsys):
+    assert [shlex.split(line)[1] for line in commands()] == ["export", "build", "generate", "bench"]
+    for line in commands():
+        model = str(text_bundle.parent / "model")
+        main([model if word == "MODEL" else word for word in shlex.split(line, comments=True)[1:]])
+    assert (directory / "engine" / "manifest.json").is_file()
+    assert "autoregressive" in capsys.readouterr().out
+
+
+def test_the_python_blocks_run(directory, text_engine, capsys):
+    (directory / "engine").symlink_to(text_engine)
+    assert blocks("python")
+    for block in blocks("python"):
+        exec(compile(block, "README.md", "exec"), {})
+    assert capsys.readouterr().out
+
+
+def test_ci_installs_and_tests_by_the_readmes_commands():
+    script = (ROOT / ".ci" / "run").read_text()
+    [install, test] = next(block for block in blocks("sh") if "pytest" in block).strip().split(" && ")
+    assert install.removeprefix("pip install ") in script
+    assert f"\n{test}\n" in script
+
+
+def test_nothing_is_left_to_fill_in():
+    assert "@@" not in README
