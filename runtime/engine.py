@@ -132,6 +132,11 @@ class Engine:
         session = OrtSession(directory / manifest.graphs["base"].file, device=device, threads=threads)
         return cls(manifest, Target(session, manifest.model), directory)
 
+    @property
+    def precision(self) -> str:
+        """What the engine computes in: `fp32`, `int8`, ..."""
+        return self.manifest.engine.precision if self.manifest.engine else self.manifest.model.dtype
+
     @cached_property
     def _optional_tokenizer(self) -> Tokenizer | None:
         return load_tokenizer(self._tokenizer_directory)
@@ -158,6 +163,8 @@ class Engine:
         """
         if not text:
             raise PromptError("the prompt is empty: expected some text")
+        if not _is_unicode(text):
+            raise PromptError("the prompt is not valid text: expected UTF-8")
         return self.tokenizer.encode_chat([{"role": "user", "content": text}]) if chat else self.tokenizer.encode(text)
 
     def generate(self, prompt: Prompt, config: GenerationConfig | None = None) -> Result:
@@ -173,11 +180,11 @@ class Engine:
 
         Raises:
             PromptError: The prompt is empty, does not fit the context, or has an id outside the vocabulary.
-            ConfigError: The method or an option is unknown, or the engine is generating already.
+            ConfigError: The method or an option is unknown; or, at the first piece, the engine is generating already.
         """
         config = config or GenerationConfig()
         token_ids = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        self._check_prompt(token_ids)
+        self.check_prompt(token_ids)
         model, stats = self.manifest.model, Stats()
         eos_ids = () if config.ignore_eos else model.eos_ids
         drafter = make_drafter(config.method, config.options, vocab=model.vocab, eos_ids=eos_ids)
@@ -196,13 +203,18 @@ class Engine:
             PromptError: As `stream`.
             ConfigError: The engine is generating.
         """
-        self._check_prompt(token_ids)
+        self.check_prompt(token_ids)
         with self._claimed():
             self._target.prefill(token_ids[:-1])
             verified = self._target.verify([TreeBuilder(token_ids[-1]).build()], {names.LOGITS})
             return verified.outputs[0].tensors[names.LOGITS][-1].clone()
 
-    def _check_prompt(self, token_ids: Sequence[int]) -> None:
+    def check_prompt(self, token_ids: Sequence[int]) -> None:
+        """Refuse a prompt that can't be run.
+
+        Raises:
+            PromptError: It is empty, does not fit the context, or has an id outside the vocabulary.
+        """
         model = self.manifest.model
         if not token_ids:
             raise PromptError("the prompt is empty: expected at least one token")
@@ -237,6 +249,15 @@ class Engine:
             yield
         finally:
             self._lock.release()
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a text has no lone surrogates, as undecodable bytes leave them."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _no_text(token_ids: Sequence[int]) -> str:  # noqa: ARG001 - a tokenizer's signature

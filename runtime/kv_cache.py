@@ -70,14 +70,29 @@ class KVCache:
 
     def reserve(self, rows: int) -> None:
         """Grow the buffer, if need be, until it holds `rows` rows; contents stay."""
-        if rows <= self.capacity:
-            return
+        if rows > self.capacity:
+            self._resize(self._rounded(rows))
+
+    def reset(self, slot: int, rows: int = 0) -> None:
+        """Forget one sequence, and make the buffer fit when its next one begins with `rows` rows.
+
+        A buffer that an earlier, longer sequence left behind is cut: every pass reads all of it.
+        """
+        self.lengths[slot] = self.tentative[slot] = 0
+        wanted = self._rounded(max(rows, int((self.lengths + self.tentative).max())))
+        if wanted != self.capacity:
+            self._resize(wanted)
+
+    def _rounded(self, rows: int) -> int:
         step = self._step * max(1, round(rows / 16 / self._step))
-        wanted = -(-rows // step) * step
-        shape = (*self.buffer.shape[:3], wanted, self.buffer.shape[4])
-        grown = _allocate(shape, self.buffer.dtype, self.buffer.device)
-        grown[:, :, :, : self.capacity] = self.buffer
-        self.buffer = grown
+        return max(1, -(-rows // step)) * step
+
+    def _resize(self, capacity: int) -> None:
+        kept = min(capacity, self.capacity)
+        shape = (*self.buffer.shape[:3], capacity, self.buffer.shape[4])
+        resized = _allocate(shape, self.buffer.dtype, self.buffer.device)
+        resized[:, :, :, :kept] = self.buffer[:, :, :, :kept]
+        self.buffer = resized
 
     def commit(self, new_rows: Tensor, paths: Sequence[Sequence[int]], *, slot: int = 0) -> None:
         """Append the accepted rows of some neighbouring sequences and drop their tentative ones.
@@ -101,10 +116,6 @@ class KVCache:
     def truncate(self) -> None:
         """Drop all tentative rows."""
         self.tentative[:] = 0
-
-    def reset(self, slot: int) -> None:
-        """Forget one sequence."""
-        self.lengths[slot] = self.tentative[slot] = 0
 
     def _write(self, new_rows: Tensor, nodes: Sequence[Sequence[int]], slots: slice) -> None:
         """Copy the chosen rows of every sequence behind what it holds, one slice per run of neighbouring nodes.

@@ -95,8 +95,7 @@ class Target:
         Returns:
             The needed outputs, [len(prompt), ...] each and without argmaxes; None when there are none.
         """
-        self.cache.reset(slot)
-        self.cache.reserve(len(prompt))
+        self.cache.reset(slot, rows=len(prompt))
         kept: dict[str, list[Tensor]] = {name: [] for name in needs}
         for start in range(0, len(prompt), self._prefill_chunk):
             chain = _chain(prompt[start : start + self._prefill_chunk])

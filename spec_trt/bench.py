@@ -1,10 +1,10 @@
 """Methods side by side: the same prompts, in turn, beside plain decoding."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from spec_trt.errors import ConfigError
+from spec_trt.errors import ConfigError, PromptError, SpecTrtError
 from spec_trt.prompts import PromptRecord
 from spec_trt.runtime.engine import Engine, GenerationConfig, Result
 from spec_trt.runtime.near_tie import Comparison, compare_outputs
@@ -14,6 +14,8 @@ from spec_trt.table import format_table
 __all__ = ["BASELINE", "BenchConfig", "BenchReport", "MethodScore", "run_bench"]
 
 BASELINE = "autoregressive"
+
+_WARM_UP_TOKENS = 8
 
 OnAnswer = Callable[[Mapping[str, Result], Mapping[str, Comparison]], object]
 
@@ -125,6 +127,7 @@ def run_bench(
         for name, options in config.methods.items()
     }
     report = BenchReport(prompts=len(records), max_new_tokens=config.max_new_tokens)
+    _check_prompts(engine, records, config)
     _warm_up(engine, records[0], runs, config)
     for record in records:
         for prompt, results in _answer(engine, record, runs, config):
@@ -142,7 +145,16 @@ def _warm_up(engine: Engine, record: PromptRecord, runs: Mapping[str, Generation
     """Let first-use costs fall before the clock counts."""
     prompt = _encode(engine, [{"role": "user", "content": record.turns[0]}], config)
     for run in runs.values():
-        engine.generate(prompt, run)
+        engine.generate(prompt, replace(run, max_new_tokens=min(run.max_new_tokens, _WARM_UP_TOKENS)))
+
+
+def _check_prompts(engine: Engine, records: Sequence[PromptRecord], config: BenchConfig) -> None:
+    """Find a prompt that does not fit before the first run, not after an hour of them."""
+    for number, record in enumerate(records, 1):
+        try:
+            engine.check_prompt(_encode(engine, [{"role": "user", "content": record.turns[0]}], config))
+        except PromptError as error:
+            raise PromptError(f"prompt {number} of {len(records)} ({record.turns[0][:40]!r}): {error}") from error
 
 
 def _answer(
@@ -167,12 +179,21 @@ def _encode(engine: Engine, messages: Sequence[dict[str, str]], config: BenchCon
 def _run_interleaved(
     engine: Engine, prompt: Sequence[int], runs: Mapping[str, GenerationConfig], repeats: int
 ) -> dict[str, Result]:
-    """Run the methods in turn, `repeats` times; of each, the run of median speed."""
+    """Run the methods in turn, `repeats` times; of each, the run of median speed.
+
+    Raises:
+        SpecTrtError: A method's runs differ from one another: always a fault.
+    """
     rounds = [{name: engine.generate(prompt, run) for name, run in runs.items()} for _ in range(repeats)]
-    return {
-        name: sorted((results[name] for results in rounds), key=lambda result: result.stats.tokens_per_s)[repeats // 2]
-        for name in runs
-    }
+    return {name: _median_run(name, [results[name] for results in rounds]) for name in runs}
+
+
+def _median_run(name: str, results: Sequence[Result]) -> Result:
+    if any(result.token_ids != results[0].token_ids for result in results):
+        raise SpecTrtError(
+            f"{name} gave different outputs for the same prompt: expected the same again, please report it"
+        )
+    return sorted(results, key=lambda result: result.stats.tokens_per_s)[(len(results) - 1) // 2]
 
 
 def _score_tables(report: BenchReport, record: PromptRecord) -> list[dict[str, MethodScore]]:

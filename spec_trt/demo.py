@@ -12,6 +12,7 @@ from spec_trt.builder.config import BuildConfig
 from spec_trt.errors import ManifestError, ModelError
 from spec_trt.export.bundle import export_bundle
 from spec_trt.export.config import ExportConfig
+from spec_trt.export.source import locate
 from spec_trt.manifest import load_manifest
 from spec_trt.prompts import PromptRecord
 from spec_trt.runtime.drafters import METHODS
@@ -60,7 +61,7 @@ def run_demo(config: DemoConfig, progress: Callable[[str], None], on_answer: OnA
     bundle = config.directory / "bundle"
     engine = config.directory / f"engine-{config.precision}"
     model = demo_model()
-    if not _is_current_bundle(bundle):
+    if not _is_current_bundle(bundle, model):
         progress(f"exporting {model.name} to {bundle}")
         export_bundle(ExportConfig(model=str(model), output=bundle, replace=True))
     progress(f"building {engine}")
@@ -87,8 +88,14 @@ def demo_model() -> Path:
     return models[0]
 
 
-def _is_current_bundle(bundle: Path) -> bool:
+def _is_current_bundle(bundle: Path, model: Path) -> bool:
     try:
-        return load_manifest(bundle).source.exporter_version == __version__
+        manifest = load_manifest(bundle)
     except ManifestError:
         return False
+    source = manifest.source
+    return (source.exporter_version, source.model, manifest.model.dtype) == (
+        __version__,
+        locate(str(model)).name,
+        "fp32",
+    )

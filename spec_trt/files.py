@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,24 +31,27 @@ def atomic_directory(target: Path, *, replace: bool = False) -> Iterator[Path]:
 
     Args:
         target: The directory to make.
-        replace: Whether an existing `target` may be replaced.
+        replace: Whether an existing `target` may be replaced, if it has a manifest.
 
     Raises:
-        ConfigError: `target` exists and `replace` is false, or its parent can't be written.
+        ConfigError: `target` exists and may not be replaced, or its parent can't be written.
         SpecTrtError: The disk filled up, or another file operation failed.
     """
-    if target.exists() and not replace:
-        raise ConfigError(f"{target} exists already: choose another directory, or replace it with --force")
+    if os.path.lexists(target):
+        if not replace:
+            raise ConfigError(f"{target} exists already: choose another directory, or replace it with --force")
+        if not (target / "manifest.json").is_file() or target.resolve() == Path.cwd():
+            raise ConfigError(f"{target} is no directory that spec-trt made: choose another one, it is never replaced")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     except OSError as error:
         raise ConfigError(f"cannot write to {target.parent}: {error.strerror or error}") from error
     try:
-        with _terminate_as_interrupt():
+        with _unwind_when_killed():
             yield staging
-        staging.chmod(0o777 & ~_umask())
-        _swap(staging, target)
+            staging.chmod(0o777 & ~_umask())
+            _swap(staging, target)
     except OSError as error:
         raise SpecTrtError(f"writing {target} failed: {error.strerror or error}; nothing was kept") from error
     finally:
@@ -60,27 +64,33 @@ def _swap(staging: Path, target: Path) -> None:
         staging.rename(target)
         return
     old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
-    target.rename(old / "replaced")
-    staging.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
+    try:
+        target.rename(old / "replaced")
+        try:
+            staging.rename(target)
+        except BaseException:
+            (old / "replaced").rename(target)
+            raise
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager
-def _terminate_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM unwind the stack as Ctrl-C does, so that clean-up runs."""
+def _unwind_when_killed() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that clean-up runs."""
 
     def interrupt(_signum: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    try:
-        previous = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:  # not the main thread: its owner handles signals
+    if threading.current_thread() is not threading.main_thread():  # its owner handles signals
         yield
         return
+    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _umask() -> int:

@@ -17,7 +17,7 @@ def read_text(path: Path) -> str:
         DataError: It can't be read.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
 
@@ -25,10 +25,12 @@ def read_text(path: Path) -> str:
 def parse_json_lines(content: str, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each line's object, and its place (file and line number) for messages; blank lines are skipped.
 
+    Only line feeds end a line: JSON texts may hold other separators.
+
     Raises:
         DataError: A line is not a JSON object.
     """
-    for number, line in enumerate(content.splitlines(), 1):
+    for number, line in enumerate(content.split("\n"), 1):
         if line.strip():
             yield f"{path}:{number}", _object(line, f"{path}:{number}")
 
@@ -36,7 +38,7 @@ def parse_json_lines(content: str, path: Path) -> Iterator[tuple[str, dict[str, 
 def _object(line: str, place: str) -> dict[str, Any]:
     try:
         data = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{place} is not JSON ({error}): expected an object per line") from error
     if not isinstance(data, dict):
         raise DataError(f"{place} is not a JSON object: expected one per line")

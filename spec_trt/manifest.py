@@ -144,7 +144,8 @@ def load_manifest(directory: Path, *, verify: bool = False) -> Manifest:
         raise ManifestError(f"{directory} has no {MANIFEST_FILE}: not a bundle or engine directory; {_REMAKE}")
     try:
         manifest = _parse(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError, KeyError) as error:
+        _check_whole(manifest)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ManifestError(f"{path} is damaged ({error}); {_REMAKE}") from error
     for facts in manifest.files:
         _check_file(directory, facts, verify=verify)
@@ -184,7 +185,34 @@ def _facts(kind: type[Facts], data: Mapping[str, Any]) -> Facts:
     unknown = set(data) - {item.name for item in fields(kind)}  # type: ignore[arg-type]
     if unknown:
         raise ValueError(f"unknown keys {sorted(unknown)} in {kind.__name__}")
-    return kind(**data)
+    made = kind(**data)
+    for item in fields(kind):  # type: ignore[arg-type]
+        expected, value = _JSON_TYPES.get(str(item.type).split("[")[0], object), getattr(made, item.name)
+        if not isinstance(value, expected):
+            raise TypeError(f"{kind.__name__}.{item.name} can't be {value!r}")
+    return made
+
+
+_JSON_TYPES: dict[str, type] = {
+    "<class 'str'>": str,
+    "<class 'int'>": int,
+    "dict": dict,
+    "list": list,
+}
+
+
+def _check_whole(manifest: Manifest) -> None:
+    """What every directory has: a base graph, and each graph's file among the files."""
+    if "base" not in manifest.graphs:
+        raise ValueError("it names no base graph")
+    if manifest.model.dtype not in _DTYPES or not all(isinstance(token, int) for token in manifest.model.eos_ids):
+        raise ValueError("the model's dtype or end-of-sequence ids make no sense")
+    missing = {graph.file for graph in manifest.graphs.values()} - {facts.path for facts in manifest.files}
+    if missing:
+        raise ValueError(f"{', '.join(sorted(missing))} is not among its files")
+
+
+_DTYPES = ("fp32", "fp16", "bf16")
 
 
 def _check_file(directory: Path, facts: FileFacts, *, verify: bool) -> None:

@@ -52,15 +52,22 @@ def _record(data: dict[str, Any], place: str) -> PromptRecord:
     turns = _turns(data)
     if not turns or not all(isinstance(turn, str) and turn for turn in turns):
         raise DataError(f"{place} has no prompt: expected {FORMS}, each a non-empty text")
-    return PromptRecord(turns=turns, category=data.get("category"))
+    category = data.get("category")
+    if category is not None and not isinstance(category, str):
+        raise DataError(f"{place} has the category {category!r}: expected a text")
+    return PromptRecord(turns=turns, category=category)
 
 
 def _turns(data: dict[str, Any]) -> list[Any]:
     if isinstance(data.get("turns"), list):
         return list(data["turns"])
     if isinstance(data.get("messages"), list):
-        return [message.get("content") for message in data["messages"] if message.get("role") == "user"]
+        return [message.get("content") for message in data["messages"] if _is_of_user(message)]
     return [data[key] for key in ("prompt", "text") if key in data]
+
+
+def _is_of_user(message: Any) -> bool:  # noqa: ANN401 - whatever the JSON line held
+    return isinstance(message, dict) and message.get("role") == "user"
 
 
 def _first_per_category(records: list[PromptRecord], count: int) -> list[PromptRecord]:

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +27,9 @@ def test_an_existing_target_is_kept_unless_replaced(tmp_path):
     (target / "old").touch()
     with pytest.raises(ConfigError, match="exists already"), atomic_directory(target):
         pass
+    with pytest.raises(ConfigError, match="never replaced"), atomic_directory(target, replace=True):
+        pass
+    (target / "manifest.json").touch()
     with atomic_directory(target, replace=True) as staging:
         (staging / "new").touch()
     assert [path.name for path in target.iterdir()] == ["new"]
@@ -36,7 +40,7 @@ def test_an_existing_target_is_kept_unless_replaced(tmp_path):
 def test_whatever_ends_it_early_leaves_nothing_and_the_old_target(tmp_path, stop):
     target = tmp_path / "out"
     target.mkdir()
-    (target / "old").touch()
+    (target / "manifest.json").touch()
 
     def write_half():
         with atomic_directory(target, replace=True) as staging:
@@ -45,7 +49,7 @@ def test_whatever_ends_it_early_leaves_nothing_and_the_old_target(tmp_path, stop
 
     with pytest.raises(type(stop)):
         write_half()
-    assert [path.name for path in target.iterdir()] == ["old"]
+    assert [path.name for path in target.iterdir()] == ["manifest.json"]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
@@ -65,7 +69,7 @@ def test_an_unwritable_parent_is_refused(tmp_path):
         pass
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_killed_process_leaves_nothing(tmp_path, sent):
     program = textwrap.dedent(f"""
         import sys, time
@@ -89,3 +93,20 @@ def test_a_killed_process_leaves_nothing(tmp_path, sent):
 def test_sha256(tmp_path):
     (tmp_path / "a").write_bytes(b"abc")
     assert sha256(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_a_failed_swap_puts_the_old_target_back(tmp_path, monkeypatch):
+    target = tmp_path / "out"
+    target.mkdir()
+    (target / "manifest.json").touch()
+    rename = Path.rename
+
+    def fail_once(self, to):
+        if Path(to) == target and self.name != "replaced":
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        return rename(self, to)
+
+    monkeypatch.setattr(Path, "rename", fail_once)
+    with pytest.raises(SpecTrtError, match="busy"), atomic_directory(target, replace=True):
+        pass
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "manifest.json"]

@@ -84,6 +84,17 @@ def edit(directory, change):
         (lambda data: data["model"].pop("vocab"), "damaged"),
         (lambda data: data.update(source=[]), "damaged"),
         (lambda data: data["files"][0].update(path="../elsewhere"), "damaged"),
+        (lambda data: data["files"][0].update(path=5), "FileFacts.path can't be 5"),
+        (lambda data: data.update(graphs={}), "names no base graph"),
+        (lambda data: data.update(graphs=[]), "damaged"),
+        (lambda data: data.update(heads=None), "Manifest.heads can't be None"),
+        (lambda data: data.update(files=[]), "base.onnx is not among its files"),
+        (lambda data: data["graphs"]["base"].update(file="../base.onnx"), "is not among its files"),
+        (lambda data: data["graphs"]["base"]["inputs"][0].update(shape=None), "TensorFacts.shape can't be None"),
+        (lambda data: data["model"].update(layers="2"), "ModelFacts.layers can't be '2'"),
+        (lambda data: data["model"].update(eos_ids=None), "ModelFacts.eos_ids can't be None"),
+        (lambda data: data["model"].update(dtype="fp8"), "dtype"),
+        (lambda data: data["engine"].update(library_version=1), "EngineFacts.library_version can't be 1"),
     ],
 )
 def test_a_corrupt_manifest_is_refused(directory, change, message):
@@ -93,9 +104,10 @@ def test_a_corrupt_manifest_is_refused(directory, change, message):
 
 
 def test_not_json_is_refused(directory):
-    (directory / "manifest.json").write_text('{"model":')
-    with pytest.raises(ManifestError, match=r"damaged.*make it again"):
-        load_manifest(directory)
+    for text in ('{"model":', "[" * 100_000):
+        (directory / "manifest.json").write_text(text)
+        with pytest.raises(ManifestError, match=r"damaged.*make it again"):
+            load_manifest(directory)
 
 
 def test_missing_things_are_named(directory, tmp_path_factory):

@@ -49,6 +49,9 @@ def test_limits_keep_file_order(tmp_path):
         ('{"prompt": ""}', "1 has no prompt"),
         ('{"prompt": 3}', "1 has no prompt"),
         ('{"turns": []}', "1 has no prompt"),
+        ('{"messages": ["hi"]}', "1 has no prompt"),
+        ('{"prompt": "a", "category": 5}', "1 has the category 5"),
+        ("[" * 100_000, "1 is not JSON"),
         ("", "has no prompt: expected lines"),
     ],
 )
@@ -60,3 +63,9 @@ def test_bad_lines_are_named(tmp_path, line, message):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(DataError, match=r"cannot read .*none.jsonl: No such file"):
         load_prompts(tmp_path / "none.jsonl")
+
+
+def test_other_separators_inside_a_text_and_a_byte_order_mark_are_fine(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('\ufeff{"prompt": "a\u2028b"}\r\n', encoding="utf-8")
+    assert load_prompts(path) == [PromptRecord(turns=["a\u2028b"])]

@@ -64,8 +64,8 @@ def build_engine(config: BuildConfig, progress: Progress = lambda _: None) -> Bu
         raise ManifestError(f"{config.bundle} is an engine already: build from the bundle that `export` wrote")
     facts = _engine_facts(config)
     found = _existing(config.out)
-    if found is not None and found == facts and not config.force:
-        return Built(manifest=load_manifest(config.out, verify=config.verify), fresh=False)
+    if found == facts and (whole := _whole(config)) is not None:
+        return Built(manifest=whole, fresh=False)
     _check_output(config, found, facts)
     with atomic_directory(config.out, replace=found is not None) as directory:
         _copy_tokenizer(config.bundle, bundle, directory)
@@ -115,13 +115,21 @@ def _existing(out: Path) -> EngineFacts | None:
         return None
 
 
+def _whole(config: BuildConfig) -> Manifest | None:
+    """The manifest of the engine that is there already, unless it is damaged: then it is made again."""
+    try:
+        return load_manifest(config.out, verify=config.verify)
+    except ManifestError:
+        return None
+
+
 def _check_output(config: BuildConfig, found: EngineFacts | None, wanted: EngineFacts) -> None:
     """Refuse to overwrite what is not an engine, or another engine without being told to."""
     if not config.out.exists():
         return
     if found is None:
         raise ConfigError(f"{config.out} exists and is no engine directory: choose another one, it is never replaced")
-    if not config.force:
+    if found != wanted and not config.force:
         differing = [name for name, value in asdict(wanted).items() if getattr(found, name) != value]
         raise ConfigError(
             f"{config.out} holds an engine with other {', '.join(differing)}: "

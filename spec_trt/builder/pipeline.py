@@ -1,6 +1,6 @@
 """The order of the rewrites, per precision."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -80,10 +80,8 @@ def lower(model: ir.Model) -> None:
     model.graph.opset_imports[MS_DOMAIN] = 1
 
 
-def apply_passes(
-    model: ir.Model, passes: Sequence[ir.passes.PassBase], done: Callable[[], object] = lambda: None
-) -> None:
-    """Apply passes in order, telling `done` after each.
+def apply_passes(model: ir.Model, passes: Sequence[ir.passes.PassBase]) -> None:
+    """Apply passes in order.
 
     Raises:
         BuildError: A pass finds the graph in a state it can't work on; names the pass.
@@ -94,4 +92,3 @@ def apply_passes(
         except ir.passes.InvariantError as error:
             cause = error.__cause__ or error
             raise BuildError(f"{type(graph_pass).__name__} can't be applied: {cause}") from error
-        done()

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import NoReturn
 
 import click
 
@@ -33,14 +34,26 @@ def main(args: list[str] | None = None) -> None:
     try:
         cli.main(args=args, standalone_mode=False)
     except SpecTrtError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(1)
+        _fail(str(error))
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
         sys.exit(130)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+    except OSError as error:
+        _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+    except MemoryError:
+        _fail("not enough memory for these sizes: choose smaller ones")
+    except Exception as error:
+        if os.environ.get("SPEC_TRT_TRACEBACK"):
+            raise
+        _fail(
+            f"unexpected {type(error).__name__}: {' '.join(str(error).split())[:300]} "
+            "(please report it with the traceback that SPEC_TRT_TRACEBACK=1 shows)"
+        )
+
+
+def _fail(message: str) -> NoReturn:
+    click.echo(f"error: {message}", err=True)
+    sys.exit(1)

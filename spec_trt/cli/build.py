@@ -67,7 +67,10 @@ def command(
         verify=verify,
     )
     from spec_trt.builder.build import build_engine
+    from spec_trt.builder.texts import load_texts
 
+    if eval_file is not None:
+        load_texts(eval_file)  # before the build, not after it
     with _bar() as progress:
         built = build_engine(config, progress)
     evaluation = _evaluate(bundle, out, eval_file) if eval_file is not None else None

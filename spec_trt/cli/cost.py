@@ -33,7 +33,7 @@ def _numbers(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...
 @click.command("cost")
 @click.argument("engine", type=click.Path(path_type=Path))
 @click.option(
-    "--threads", type=click.IntRange(min=1), default=2, show_default=True, help="Threads inside one operator."
+    "--threads", type=click.IntRange(1, 1024), default=2, show_default=True, help="Threads inside one operator."
 )
 @click.option("--past", default="256,2048", show_default=True, callback=_numbers, help="Rows of the cache.")
 @click.option("--nodes", default="1,2,4,8,16,32,64", show_default=True, callback=_numbers, help="Sizes of the tree.")

@@ -29,7 +29,7 @@ __all__ = ["command"]
     help="Of the engine.",
 )
 @click.option("--max-new-tokens", type=int, default=128, show_default=True, help="Tokens per answer.")
-@click.option("--threads", type=click.IntRange(min=1), help="Threads inside one operator.  [default: the cores]")
+@click.option("--threads", type=click.IntRange(1, 1024), help="Threads inside one operator.  [default: the cores]")
 def command(directory: Path, precision: str, max_new_tokens: int, threads: int | None) -> None:
     """Export, build and run SmolLM2-135M-Instruct: every method beside plain decoding, outputs compared.
 

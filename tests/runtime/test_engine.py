@@ -152,7 +152,8 @@ def saved(directory, **engine_changes):
 
 
 def test_load_refuses_bundles_and_engines_of_another_library(tmp_path):
-    save_manifest(make_manifest(), tmp_path)
+    (tmp_path / "base.onnx").touch()
+    save_manifest(make_manifest(files=describe_files(tmp_path)), tmp_path)
     with pytest.raises(ManifestError, match=r"is a bundle, not an engine: run `spec-trt build"):
         Engine.load(tmp_path)
     saved(tmp_path, backend="trt")

@@ -69,6 +69,19 @@ def test_tentative_rows_stand_behind_the_committed_and_go_with_the_next_commit()
     assert cache.tentative[0] == 0
 
 
+def test_a_short_sequence_after_a_long_one_reads_no_more_than_alone():
+    cache, alone = KVCache(fake_facts(), step=4), KVCache(fake_facts(), step=4)
+    for _ in range(200):
+        cache.commit(filled(cache, 1), [[0]])
+    cache.reset(0, rows=6)
+    alone.reset(0, rows=6)
+    assert cache.capacity == alone.capacity == 8
+    both = KVCache(fake_facts(), batch=2, step=4)
+    both.commit(filled(both, 40, batch=2), [range(40), [0]])
+    both.reset(1, rows=3)
+    assert both.capacity >= 40
+
+
 def test_reset_and_commit_touch_their_own_slot_only():
     cache = KVCache(fake_facts(), batch=3, step=4)
     rows = filled(cache, 2, batch=1)

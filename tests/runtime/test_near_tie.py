@@ -30,9 +30,11 @@ def test_equal_outputs_ask_nothing(engine, monkeypatch):
     assert asked == []
 
 
-@pytest.mark.parametrize(("found", "position"), [([2, 9, 4], 1), ([2], 1), ([2, 3, 4, 5], 3)])
-def test_the_first_difference_is_judged_on_its_own_prefix(engine, monkeypatch, found, position):
-    expected = [2, 3, 4]
+@pytest.mark.parametrize(
+    ("expected", "found", "position"), [([2, 3, 4], [2, 5, 4], 1), ([2, 3], [2], 1), ([2, 5, 1], [2, 5, 1, 3], 3)]
+)
+def test_the_first_difference_is_judged_on_its_own_prefix(engine, monkeypatch, expected, found, position):
+    engine.manifest.model.eos_ids.append(5)
     bound = NEAR_TIE_LOGITS["fp32"]
     asked = with_gap(engine, monkeypatch, bound / 2)
     near = compare_outputs(engine, [1, 1], expected, found)
@@ -41,3 +43,10 @@ def test_the_first_difference_is_judged_on_its_own_prefix(engine, monkeypatch, f
     assert asked == [[1, 1, *expected[:position]]]
     with_gap(engine, monkeypatch, bound * 2)
     assert compare_outputs(engine, [1, 1], expected, found).verdict == "different"
+
+
+def test_a_token_that_is_no_candidate_is_no_near_tie(engine, monkeypatch):
+    with_gap(engine, monkeypatch, 0.0)
+    assert compare_outputs(engine, [1], [3], [5]).verdict == "near_tie"
+    assert compare_outputs(engine, [1], [3], [6]).verdict == "different"
+    assert compare_outputs(engine, [1], [3], []).verdict == "different"  # no end-of-sequence id: it can't have ended
