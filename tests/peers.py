@@ -38,6 +38,24 @@ def spec_trt_engine(path: str, threads: int) -> Generate:
     return generate
 
 
+def raw_session(path: str, threads: int) -> Generate:
+    """The engine's graph in a bare loop of single-node passes: what plain decoding can't be faster than."""
+    from spec_trt.builder.cost import BoundPass
+    from spec_trt.builder.onnxruntime_session import OrtGraph
+
+    graph = OrtGraph(Path(path) / "base.onnx", threads=threads)
+
+    def generate(prompt: list[int], count: int) -> list[float]:
+        bound = BoundPass(graph, past=(len(prompt) + count) // 32 * 32, nodes=1)
+        times = []
+        for _ in range(count):
+            bound.run()
+            times.append(time.perf_counter())
+        return times
+
+    return generate
+
+
 def openvino_genai(path: str, threads: int) -> Generate:
     import numpy as np
     import openvino
@@ -172,6 +190,7 @@ def main() -> None:
     args = parser.parse_args()
 
     workers = {f"spec-trt {Path(path).name}": Worker(spec_trt_engine, path, args.threads) for path in args.engines}
+    workers["raw session of the first"] = Worker(raw_session, args.engines[0], args.threads)
     for name in args.peers.split(","):
         make, package = PEERS[name]
         if importlib.util.find_spec(package):

@@ -16,7 +16,7 @@ from spec_trt import names
 from spec_trt.builder.onnxruntime_session import OrtGraph
 from spec_trt.manifest import load_manifest
 
-__all__ = ["KernelCost", "PassCost", "kernel_profile", "measure_pass_cost"]
+__all__ = ["BoundPass", "KernelCost", "PassCost", "kernel_profile", "measure_pass_cost"]
 
 _WARM_UP = 3
 _LAST_TOKEN = 97  # any id that every vocabulary has
@@ -72,7 +72,7 @@ def measure_pass_cost(
     graph = OrtGraph(_base_graph(engine), threads=threads)
     costs = []
     for past in pasts:
-        passes = [_BoundPass(graph, past, count) for count in nodes]
+        passes = [BoundPass(graph, past, count) for count in nodes]
         times: list[list[float]] = [[] for _ in passes]
         for _ in range(repeats + _WARM_UP):
             for found, bound in zip(times, passes, strict=True):
@@ -100,7 +100,7 @@ def kernel_profile(
     """
     with TemporaryDirectory(prefix="spec-trt-") as directory:
         graph = OrtGraph(_base_graph(engine), threads=threads, profile_prefix=Path(directory) / "profile")
-        bound = _BoundPass(graph, past, nodes)
+        bound = BoundPass(graph, past, nodes)
         for _ in range(repeats):
             bound.run()
         events = json.loads(Path(graph.session.end_profiling()).read_text(encoding="utf-8"))
@@ -128,7 +128,7 @@ def _summarize(events: list[dict[str, Any]]) -> list[KernelCost]:
     return sorted(costs, key=lambda cost: -cost.total_ms)
 
 
-class _BoundPass:
+class BoundPass:
     """A chain of nodes behind a full cache, bound to buffers of its own."""
 
     def __init__(self, graph: OrtGraph, past: int, nodes: int) -> None:
