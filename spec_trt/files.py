@@ -53,7 +53,8 @@ def atomic_directory(target: Path, *, replace: bool = False) -> Iterator[Path]:
             staging.chmod(0o777 & ~_umask())
             _swap(staging, target)
     except OSError as error:
-        raise SpecTrtError(f"writing {target} failed: {error.strerror or error}; nothing was kept") from error
+        reason = error.strerror or f"{error} (is the disk full?)"  # NumPy gives a count of bytes alone
+        raise SpecTrtError(f"writing {target} failed: {reason}; nothing was kept") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 

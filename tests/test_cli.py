@@ -126,6 +126,9 @@ def test_engines_that_are_not_whole_are_refused(run, text_engine, text_bundle, t
     largest = max((path for path in broken.rglob("*.onnx*")), key=lambda path: path.stat().st_size)
     largest.write_bytes(largest.read_bytes()[:-10])
     fails(generate(broken), largest.name, "damaged or cut short")
+    largest.write_bytes(largest.read_bytes() + b"x" * 10)
+    assert generate(broken)[0] == 0
+    fails(run("generate", broken, "--prompt", "x", "--verify"), largest.name, "sha256 differs")
     (broken / "manifest.json").write_text("{")
     fails(generate(broken), "manifest.json is damaged")
 

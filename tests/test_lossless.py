@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
@@ -19,6 +19,7 @@ def test_every_method_equals_plain_and_transformers(family, family_engine, famil
     engine = Engine.load(family_engine(family), threads=1)
     model = AutoModelForCausalLM.from_pretrained(family_model(family)).eval()
 
+    @example(prompt=[3 + token * token % 117 for token in range(90)])  # more than one prefill chunk
     @given(prompt=st.lists(st.integers(3, 119), min_size=1, max_size=12).map(lambda ids: ids * 2))
     @settings(max_examples=4, deadline=None)
     def check(prompt):

@@ -14,6 +14,7 @@ import numpy as np
 
 from spec_trt import names
 from spec_trt.builder.onnxruntime_session import OrtGraph
+from spec_trt.errors import ManifestError
 from spec_trt.manifest import load_manifest
 
 __all__ = ["BoundPass", "KernelCost", "PassCost", "kernel_profile", "measure_pass_cost"]
@@ -60,7 +61,7 @@ def measure_pass_cost(
 
     Args:
         engine: An engine directory.
-        nodes: Sizes of the tree; the first is what the others are compared with.
+        nodes: Sizes of the tree; the smallest is what the others are compared with.
         pasts: Rows of the cache.
         threads: Threads inside one operator.
         repeats: Runs of each size; the sizes take turns, so that a busy moment hits all alike.
@@ -78,8 +79,9 @@ def measure_pass_cost(
             for found, bound in zip(times, passes, strict=True):
                 found.append(bound.run())
         medians = [1000 * median(found[_WARM_UP:]) for found in times]
+        fewest = medians[nodes.index(min(nodes))]
         costs += [
-            PassCost(past=past, nodes=count, latency_ms=latency, ratio=latency / medians[0])
+            PassCost(past=past, nodes=count, latency_ms=latency, ratio=latency / fewest)
             for count, latency in zip(nodes, medians, strict=True)
         ]
     return costs
@@ -101,14 +103,17 @@ def kernel_profile(
     with TemporaryDirectory(prefix="spec-trt-") as directory:
         graph = OrtGraph(_base_graph(engine), threads=threads, profile_prefix=Path(directory) / "profile")
         bound = BoundPass(graph, past, nodes)
-        for _ in range(repeats):
+        for _ in range(repeats + _WARM_UP):
             bound.run()
         events = json.loads(Path(graph.session.end_profiling()).read_text(encoding="utf-8"))
     return _summarize(events)[:count]
 
 
 def _base_graph(engine: Path) -> Path:
-    return engine / load_manifest(engine).graphs["base"].file
+    manifest = load_manifest(engine)
+    if manifest.engine is None:
+        raise ManifestError(f"{engine} is a bundle, not an engine: run `spec-trt build {engine} ENGINE`")
+    return engine / manifest.graphs["base"].file
 
 
 def _summarize(events: list[dict[str, Any]]) -> list[KernelCost]:
@@ -119,7 +124,7 @@ def _summarize(events: list[dict[str, Any]]) -> list[KernelCost]:
             durations[event["args"]["op_name"], event["name"]].append(event["dur"] / 1000)
     kernels: dict[str, list[float]] = defaultdict(list)
     for (kernel, _), found in durations.items():
-        kernels[kernel].append(median(found))
+        kernels[kernel].append(median(found[_WARM_UP:]))
     total = sum(map(sum, kernels.values()))
     costs = [
         KernelCost(kernel=kernel, calls=len(found), total_ms=sum(found), share=sum(found) / total)

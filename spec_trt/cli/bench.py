@@ -49,6 +49,7 @@ def command(
     as_json: bool,
     threads: int | None,
     device: str,
+    verify: bool,
 ) -> None:
     """Run methods side by side, beside plain decoding, with the engine in the directory ENGINE.
 
@@ -70,7 +71,7 @@ def command(
         chat=not raw,
         all_turns=turns == "all",
     )
-    loaded = Engine.load(engine, device=device, threads=threads)
+    loaded = Engine.load(engine, device=device, threads=threads, verify=verify)
     turns_asked = sum(len(record.turns) if config.all_turns else 1 for record in records)
     with tqdm(total=turns_asked, unit="prompt") as bar:
         report = run_bench(loaded, records, config, on_answer=lambda _results, _comparisons: bar.update())

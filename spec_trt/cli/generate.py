@@ -36,6 +36,7 @@ def command(
     as_json: bool,
     threads: int | None,
     device: str,
+    verify: bool,
 ) -> None:
     """Generate from a prompt with the engine in the directory ENGINE.
 
@@ -46,7 +47,7 @@ def command(
     config = GenerationConfig(
         method=method, options=parse_options(options), max_new_tokens=max_new_tokens, stop=list(stop)
     )
-    loaded = Engine.load(engine, device=device, threads=threads)
+    loaded = Engine.load(engine, device=device, threads=threads, verify=verify)
     text = sys.stdin.read() if prompt == "-" else prompt
     token_ids = loaded.encode(text, chat=chat)
     generation = loaded.stream(token_ids, config)

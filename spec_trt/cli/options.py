@@ -27,7 +27,10 @@ def runtime_options(command: Decorated) -> Decorated:
     device = click.option(
         "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to run."
     )
-    return threads(device(command))
+    verify = click.option(
+        "--verify", is_flag=True, help="Check the hashes of the engine's files too, not only their sizes."
+    )
+    return threads(device(verify(command)))
 
 
 class MethodCommand(click.Command):
