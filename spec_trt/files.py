@@ -31,7 +31,7 @@ def atomic_directory(target: Path, *, replace: bool = False) -> Iterator[Path]:
 
     Args:
         target: The directory to make.
-        replace: Whether an existing `target` may be replaced, if it has a manifest.
+        replace: Whether an existing `target` may be replaced, if it has a manifest or is empty.
 
     Raises:
         ConfigError: `target` exists and may not be replaced, or its parent can't be written.
@@ -40,7 +40,7 @@ def atomic_directory(target: Path, *, replace: bool = False) -> Iterator[Path]:
     if os.path.lexists(target):
         if not replace:
             raise ConfigError(f"{target} exists already: choose another directory, or replace it with --force")
-        if not (target / "manifest.json").is_file() or target.resolve() == Path.cwd():
+        if not _may_be_replaced(target):
             raise ConfigError(f"{target} is no directory that spec-trt made: choose another one, it is never replaced")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -57,6 +57,13 @@ def atomic_directory(target: Path, *, replace: bool = False) -> Iterator[Path]:
         raise SpecTrtError(f"writing {target} failed: {reason}; nothing was kept") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def _may_be_replaced(target: Path) -> bool:
+    """Whether `target` is empty or one of our directories, and not where the process stands."""
+    if not target.is_dir() or target.resolve() == Path.cwd():
+        return False
+    return (target / "manifest.json").is_file() or not any(target.iterdir())
 
 
 def _swap(staging: Path, target: Path) -> None:

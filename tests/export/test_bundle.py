@@ -216,6 +216,9 @@ def test_an_existing_output_is_refused_and_left_alone(family_model: FamilyPath, 
 def test_an_existing_output_is_replaced_on_request(family_model: FamilyPath, tmp_path: Path):
     (tmp_path / "bundle").mkdir()
     (tmp_path / "bundle" / "old").write_text("old")
+    with pytest.raises(ConfigError, match="never replaced"):
+        export(family_model("llama"), tmp_path / "bundle", replace=True, check=False)
+    (tmp_path / "bundle" / "manifest.json").touch()
     export(family_model("llama"), tmp_path / "bundle", replace=True, check=False)
     assert not (tmp_path / "bundle" / "old").exists()
     load_manifest(tmp_path / "bundle", verify=True)
@@ -223,11 +226,11 @@ def test_an_existing_output_is_replaced_on_request(family_model: FamilyPath, tmp
 
 def test_a_failure_keeps_the_old_output(family_model: FamilyPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "bundle").mkdir()
-    (tmp_path / "bundle" / "old").write_text("old")
+    (tmp_path / "bundle" / "manifest.json").touch()
     monkeypatch.setattr(bundle, "trace_base", _fail)
     with pytest.raises(ExportError, match="no luck"):
         export(family_model("llama"), tmp_path / "bundle", replace=True)
-    assert [path.name for path in tmp_path.rglob("*")] == ["bundle", "old"]
+    assert [path.name for path in tmp_path.rglob("*")] == ["bundle", "manifest.json"]
 
 
 def _fail(*_):
