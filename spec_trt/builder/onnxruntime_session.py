@@ -29,6 +29,7 @@ class OrtGraph:
     def __init__(self, path: Path, *, threads: int | None = None, profile_prefix: Path | None = None) -> None:
         self.session = open_session(path, threads=threads, profile_prefix=profile_prefix)
         self.inputs = {item.name: item for item in self.session.get_inputs()}
+        self.cache_names = [name for name in self.inputs if name.startswith(_CACHE_PREFIX) and name != names.PAST_LENS]
 
     def run(self, feeds: dict[str, np.ndarray], outputs: Sequence[str]) -> list[np.ndarray]:
         """Run the graph and return the named outputs.
@@ -57,9 +58,5 @@ class OrtGraph:
 
     def cache(self, past: int, batch: int = 1) -> dict[str, np.ndarray]:
         """Make buffers of zeros for every layer: [batch, kv_heads, past, head_dim] each."""
-        dtype = np.float32
-        return {
-            name: np.zeros((batch, item.shape[1], past, item.shape[3]), dtype)
-            for name, item in self.inputs.items()
-            if name.startswith(_CACHE_PREFIX) and name != names.PAST_LENS
-        }
+        shapes = {name: self.inputs[name].shape for name in self.cache_names}
+        return {name: np.zeros((batch, shape[1], past, shape[3]), np.float32) for name, shape in shapes.items()}
