@@ -34,7 +34,7 @@ __all__ = ["Built", "Progress", "build_engine"]
 Progress = Callable[[str], object]
 
 _BASE = "base"
-_HALF = {"FLOAT16", "BFLOAT16"}
+_HALF = {"float16", "bfloat16"}
 _ALIGNMENT = 4096
 
 
@@ -191,4 +191,4 @@ def _measure(job: _Job, model: ir.Model) -> dict[str, np.ndarray]:
 
 def _raised(tensors: list[TensorFacts]) -> list[TensorFacts]:
     """The interface after `raise_to_float32`."""
-    return [replace(tensor, dtype="FLOAT") if tensor.dtype in _HALF else tensor for tensor in tensors]
+    return [replace(tensor, dtype="float32") if tensor.dtype in _HALF else tensor for tensor in tensors]

@@ -12,6 +12,8 @@ from spec_trt.builder import build as build_module
 from spec_trt.builder.build import build_engine
 from spec_trt.builder.config import BuildConfig
 from spec_trt.errors import BackendError, BuildError, ConfigError, ManifestError
+from spec_trt.export.bundle import export_bundle
+from spec_trt.export.config import ExportConfig
 from spec_trt.files import sha256
 from spec_trt.manifest import load_manifest
 
@@ -188,3 +190,12 @@ def test_bundle_without_tokenizer_is_calibrated_on_random_ids(config, family_bun
 def test_settings_are_checked(settings, tmp_path):
     with pytest.raises(ConfigError):
         BuildConfig(bundle=tmp_path, out=tmp_path, **settings)
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_half_precision_bundles_become_float32_engines(family_model, tmp_path, dtype):
+    export_bundle(ExportConfig(model=str(family_model("llama")), output=tmp_path / "bundle", dtype=dtype, check=False))
+    manifest = build_engine(BuildConfig(bundle=tmp_path / "bundle", out=tmp_path / "engine")).manifest
+    graph = manifest.graphs["base"]
+    assert manifest.model.dtype == "fp32"
+    assert {tensor.dtype for tensor in (*graph.inputs, *graph.outputs)} == {"int64", "bool", "float32"}
