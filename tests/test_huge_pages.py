@@ -29,9 +29,10 @@ def test_contents_survive():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="huge pages are asked for on Linux alone")
 def test_new_memory_is_advised_and_old_is_not(advised):
-    old = np.ones(4 * SIZE, dtype=np.uint8)
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # NumPy's own memory may be freed memory, handed out again
+    old = np.frombuffer(mmap.mmap(-1, 4 * SIZE, private), dtype=np.uint8)
     with huge_pages_for_new_memory():
-        fresh = np.ones(4 * SIZE, dtype=np.uint8)
+        fresh = np.frombuffer(mmap.mmap(-1, 4 * SIZE, private), dtype=np.uint8)
 
     def covers(array):
         middle = array.ctypes.data + array.nbytes // 2
