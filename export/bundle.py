@@ -26,6 +26,7 @@ from spec_trt.export.torch_reference import reference
 from spec_trt.files import atomic_directory
 from spec_trt.manifest import (
     GraphFacts,
+    HeadFacts,
     Manifest,
     ModelFacts,
     SourceFacts,
@@ -76,7 +77,7 @@ def export_bundle(config: ExportConfig, progress: Callable[[str], None] | None =
         parity = _check(loaded, config, features, directory) if config.check else None
         begin("finish")
         manifest = Manifest(
-            model=model, graphs={"base": graph}, heads={}, source=origin, files=describe_files(directory)
+            model=model, graphs={"base": graph}, heads=HeadFacts(), source=origin, files=describe_files(directory)
         )
         save_manifest(manifest, directory)
     return Exported(manifest=manifest, parity=parity)

@@ -11,10 +11,13 @@ from spec_trt.files import sha256
 
 __all__ = [
     "SCHEMA_VERSION",
+    "EagleFacts",
     "EngineFacts",
     "FileFacts",
     "GraphFacts",
+    "HeadFacts",
     "Manifest",
+    "MedusaFacts",
     "ModelFacts",
     "SourceFacts",
     "TensorFacts",
@@ -64,6 +67,68 @@ class ModelFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MedusaFacts:
+    """The Medusa heads of a bundle.
+
+    Attributes:
+        heads: How many.
+        layers: Residual blocks per head.
+        top_k: Candidates per head that the graph gives.
+        draft_vocab: Rows of a head's projection.
+        draft_ids: The target's id of each row; None where they are the same.
+        tree: The default static tree: paths of ranks, one per node below the root.
+        source: Where the weights came from: a name, never a path of this machine.
+    """
+
+    heads: int
+    layers: int
+    top_k: int
+    draft_vocab: int
+    draft_ids: list[int] | None
+    tree: list[list[int]]
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EagleFacts:
+    """The EAGLE draft model of a bundle.
+
+    Attributes:
+        version: 1 (EAGLE and EAGLE-2) or 3.
+        layers: Decoder layers, each with a cache.
+        kv_heads: Of a layer.
+        head_dim: Of a layer.
+        hidden: Size of the draft's features.
+        feature_layers: EAGLE-3: the target's layers whose inputs it reads; empty where it reads `hidden_states`.
+        top_k: Candidates per node that the graph gives.
+        draft_vocab: Rows of its projection.
+        draft_ids: The target's id of each row; None where they are the same.
+        tree: The default static tree: paths of ranks, one per node below the root.
+        source: Where the weights came from: a name, never a path of this machine.
+    """
+
+    version: int
+    layers: int
+    kv_heads: int
+    head_dim: int
+    hidden: int
+    feature_layers: list[int]
+    top_k: int
+    draft_vocab: int
+    draft_ids: list[int] | None
+    tree: list[list[int]]
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadFacts:
+    """The draft heads beside the base graph."""
+
+    medusa: MedusaFacts | None = None
+    eagle: EagleFacts | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFacts:
     """Where the weights came from."""
 
@@ -104,7 +169,7 @@ class Manifest:
 
     model: ModelFacts
     graphs: dict[str, GraphFacts]
-    heads: dict[str, dict[str, Any]]
+    heads: HeadFacts
     source: SourceFacts
     files: list[FileFacts]
     engine: EngineFacts | None = None
@@ -165,10 +230,21 @@ def _parse(data: Any) -> Manifest:  # noqa: ANN401 - whatever the JSON file held
     parts["model"] = _facts(ModelFacts, parts["model"])
     parts["source"] = _facts(SourceFacts, parts["source"])
     parts["files"] = [_facts(FileFacts, item) for item in parts["files"]]
+    parts["heads"] = _heads(parts["heads"])
     parts["graphs"] = {name: _graph(item) for name, item in parts["graphs"].items()}
     if parts.get("engine") is not None:
         parts["engine"] = _facts(EngineFacts, parts["engine"])
     return _facts(Manifest, parts)
+
+
+def _heads(data: Mapping[str, Any]) -> HeadFacts:
+    if not isinstance(data, Mapping):
+        raise TypeError("expected an object for HeadFacts")
+    parts = dict(data)
+    for name, kind in (("medusa", MedusaFacts), ("eagle", EagleFacts)):
+        if parts.get(name) is not None:
+            parts[name] = _facts(kind, parts[name])
+    return _facts(HeadFacts, parts)
 
 
 def _graph(data: Mapping[str, Any]) -> GraphFacts:

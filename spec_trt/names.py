@@ -8,16 +8,25 @@ from collections.abc import Callable
 
 __all__ = [
     "ARGMAX",
+    "BASE",
+    "DRAFT_LOGITS",
+    "EAGLE",
+    "EAGLE_FUSE",
+    "FEATURES",
     "HIDDEN_STATES",
     "INPUT_IDS",
     "LOGITS",
     "LOGITS_ROWS",
+    "LOG_PROBS",
+    "MEDUSA",
+    "NEXT_FEATURES",
     "NUM_FEATURES",
     "OP_DOMAIN",
     "OP_NAME",
     "OP_VERSION",
     "PAST_LENS",
     "POSITION_IDS",
+    "TOKEN_IDS",
     "TREE_MASK",
     "LayerName",
     "feature",
@@ -26,6 +35,11 @@ __all__ = [
     "past_key",
     "past_value",
 ]
+
+BASE = "base"  # the graphs, as a manifest's keys
+MEDUSA = "medusa"
+EAGLE = "eagle"
+EAGLE_FUSE = "eagle_fuse"
 
 INPUT_IDS = "input_ids"  # [batch, nodes] int64
 POSITION_IDS = "position_ids"  # [batch, nodes] int64
@@ -36,6 +50,14 @@ LOGITS_ROWS = "logits_rows"  # [batch, rows] int64: the nodes to project, rows m
 LOGITS = "logits"  # [batch, rows, vocab]
 ARGMAX = "argmax"  # [batch, rows] int64
 HIDDEN_STATES = "hidden_states"  # [batch, nodes, hidden], after the final norm
+
+FEATURES = "features"  # [batch, nodes, hidden] into `eagle`, [batch, nodes, k * hidden] into `eagle_fuse`
+NEXT_FEATURES = "next_features"  # [batch, nodes, hidden]: what `eagle` takes for the next level
+TOKEN_IDS = (
+    "token_ids"  # int64 ids of the target, best first: medusa [batch, rows, heads, top_k], eagle [batch, nodes, top_k]
+)
+LOG_PROBS = "log_probs"  # beside `token_ids`
+DRAFT_LOGITS = "draft_logits"  # [batch, nodes, draft_vocab]
 
 NUM_FEATURES = 3
 

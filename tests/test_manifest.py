@@ -7,6 +7,7 @@ from spec_trt.errors import ManifestError
 from spec_trt.manifest import (
     EngineFacts,
     GraphFacts,
+    HeadFacts,
     Manifest,
     SourceFacts,
     TensorFacts,
@@ -27,7 +28,7 @@ def make_manifest(**changes):
                 outputs=[],
             )
         },
-        heads={},
+        heads=HeadFacts(),
         source=SourceFacts(
             model="tiny",
             revision=None,
@@ -87,7 +88,7 @@ def edit(directory, change):
         (lambda data: data["files"][0].update(path=5), "FileFacts.path can't be 5"),
         (lambda data: data.update(graphs={}), "names no base graph"),
         (lambda data: data.update(graphs=[]), "damaged"),
-        (lambda data: data.update(heads=None), "Manifest.heads can't be None"),
+        (lambda data: data.update(heads=None), "expected an object for HeadFacts"),
         (lambda data: data.update(files=[]), "base.onnx is not among its files"),
         (lambda data: data["graphs"]["base"].update(file="../base.onnx"), "is not among its files"),
         (lambda data: data["graphs"]["base"]["inputs"][0].update(shape=None), "TensorFacts.shape can't be None"),

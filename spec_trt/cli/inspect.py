@@ -44,8 +44,19 @@ def _facts(path: Path, manifest: Manifest) -> str:
         f"context  {model.max_positions} positions; ends at token ids {model.eos_ids}",
         f"made by  spec-trt {source.exporter_version}, torch {source.torch_version}, "
         f"transformers {source.transformers_version}",
-        f"heads    {', '.join(manifest.heads) or 'none'}",
+        f"heads    {', '.join(_heads(manifest)) or 'none'}",
     ])  # fmt: skip
+
+
+def _heads(manifest: Manifest) -> list[str]:
+    """A line's words on each draft head."""
+    medusa, eagle = manifest.heads.medusa, manifest.heads.eagle
+    found = []
+    if medusa is not None:
+        found.append(f"medusa ({medusa.heads} heads, draft vocabulary {medusa.draft_vocab})")
+    if eagle is not None:
+        found.append(f"eagle (version {eagle.version}, draft vocabulary {eagle.draft_vocab})")
+    return found
 
 
 def _interface(name: str, graph: GraphFacts) -> str:
