@@ -13,7 +13,10 @@ from spec_trt.errors import ConfigError
 from spec_trt.huge_pages import prefer_huge_pages
 from spec_trt.manifest import ModelFacts
 
-__all__ = ["DTYPES", "KVCache"]
+__all__ = ["DTYPES", "KVCache", "Rows", "on_host"]
+
+Rows = Tensor | NDArray[Any]
+"""Rows of a cache: a tensor, or `on_host` of one, which takes no detour through PyTorch to read."""
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -45,7 +48,7 @@ class KVCache:
             raise ConfigError(f"a cache needs batch >= 1 and step >= 1, found {batch} and {step}")
         self._step = step
         shape = (2 * facts.layers, batch, facts.kv_heads, step, facts.head_dim)
-        self.buffer = _allocate(shape, DTYPES[facts.dtype], torch.device(device))
+        self._hold(_allocate(shape, DTYPES[facts.dtype], torch.device(device)).zero_())
         self.lengths: NDArray[np.int64] = np.zeros(batch, dtype=np.int64)
         self.tentative: NDArray[np.int64] = np.zeros(batch, dtype=np.int64)
 
@@ -88,13 +91,20 @@ class KVCache:
         return max(1, -(-rows // step)) * step
 
     def _resize(self, capacity: int) -> None:
-        kept = min(capacity, self.capacity)
-        shape = (*self.buffer.shape[:3], capacity, self.buffer.shape[4])
-        resized = _allocate(shape, self.buffer.dtype, self.buffer.device)
-        resized[:, :, :, :kept] = self.buffer[:, :, :, :kept]
-        self.buffer = resized
+        """Move to a buffer of another size, its unused rows zeros.
 
-    def commit(self, new_rows: Tensor, paths: Sequence[Sequence[int]], *, slot: int = 0) -> None:
+        Attention gives rows it does not see weight 0, so they must at least be finite.
+        """
+        kept, earlier = min(capacity, self.capacity), self._host
+        shape = (*self.buffer.shape[:3], capacity, self.buffer.shape[4])
+        self._hold(_allocate(shape, self.buffer.dtype, self.buffer.device))
+        self._host[:, :, :, :kept] = earlier[:, :, :, :kept]
+        self._host[:, :, :, kept:] = 0
+
+    def _hold(self, buffer: Tensor) -> None:
+        self.buffer, self._host = buffer, on_host(buffer)
+
+    def commit(self, new_rows: Rows, paths: Sequence[Sequence[int]], *, slot: int = 0) -> None:
         """Append the accepted rows of some neighbouring sequences and drop their tentative ones.
 
         Args:
@@ -105,19 +115,21 @@ class KVCache:
         slots = slice(slot, slot + len(paths))
         self.tentative[slots] = 0
         self._write(new_rows, paths, slots)
-        self.lengths[slots] += [len(path) for path in paths]
+        for row, path in enumerate(paths, start=slot):
+            self.lengths[row] += len(path)
 
-    def append_tentative(self, new_rows: Tensor, nodes: Sequence[Sequence[int]], *, slot: int = 0) -> None:
+    def append_tentative(self, new_rows: Rows, nodes: Sequence[Sequence[int]], *, slot: int = 0) -> None:
         """Put rows behind the committed and earlier tentative ones, for the next passes' trees to see."""
         slots = slice(slot, slot + len(nodes))
         self._write(new_rows, nodes, slots)
-        self.tentative[slots] += [len(rows) for rows in nodes]
+        for row, rows in enumerate(nodes, start=slot):
+            self.tentative[row] += len(rows)
 
     def truncate(self) -> None:
         """Drop all tentative rows."""
         self.tentative[:] = 0
 
-    def _write(self, new_rows: Tensor, nodes: Sequence[Sequence[int]], slots: slice) -> None:
+    def _write(self, new_rows: Rows, nodes: Sequence[Sequence[int]], slots: slice) -> None:
         """Copy the chosen rows of every sequence behind what it holds, one slice per run of neighbouring nodes.
 
         Not one copy by PyTorch's index arrays: it spreads that over its own threads, which on a CPU wait for
@@ -125,24 +137,23 @@ class KVCache:
         """
         ends = (self.lengths + self.tentative)[slots].tolist()
         self.reserve(max(end + len(rows) for end, rows in zip(ends, nodes, strict=True)))
-        buffer, source = _on_host(self.buffer), _on_host(new_rows)
+        source = on_host(new_rows)
         for row, (end, kept) in enumerate(zip(ends, nodes, strict=True)):
             for start, first, count in _runs(kept):
                 target = slice(end + start, end + start + count)
-                buffer[:, slots.start + row, :, target] = source[:, row, :, first : first + count]
+                self._host[:, slots.start + row, :, target] = source[:, row, :, first : first + count]
 
 
 def _allocate(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Zeros: attention gives rows it does not see weight 0, so they must at least be finite."""
     buffer = torch.empty(tuple(shape), dtype=dtype, device=device)
     if device.type == "cpu":
         prefer_huge_pages(buffer.data_ptr(), buffer.nbytes)
-    return buffer.zero_()
+    return buffer
 
 
-def _on_host(tensor: Tensor) -> Any:  # noqa: ANN401 - an array or a tensor: both are indexed alike
+def on_host(tensor: Rows) -> Any:  # noqa: ANN401 - an array or a tensor: both are indexed alike
     """The same memory as a NumPy array where there is one: right after a pass its shorter way counts."""
-    if tensor.device.type != "cpu":
+    if isinstance(tensor, np.ndarray) or tensor.device.type != "cpu":
         return tensor
     return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 

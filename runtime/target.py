@@ -10,7 +10,7 @@ from torch import Tensor
 from spec_trt import names
 from spec_trt.manifest import ModelFacts
 from spec_trt.runtime.drafters.drafter import PassOutput
-from spec_trt.runtime.kv_cache import DTYPES, KVCache
+from spec_trt.runtime.kv_cache import DTYPES, KVCache, Rows, on_host
 from spec_trt.runtime.session import Binding, Session
 from spec_trt.runtime.tree import Tree, TreeBuilder
 
@@ -27,7 +27,7 @@ class Verified:
     """
 
     outputs: list[PassOutput]
-    new_rows: Tensor
+    new_rows: Rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class _Pass:
     host_inputs: dict[str, np.ndarray]
     outputs: dict[str, Tensor]
     host_argmax: np.ndarray
-    new_rows: Tensor
+    new_rows: Rows
 
 
 class Target:
@@ -79,6 +79,7 @@ class Target:
         self.facts = facts
         self.cache = KVCache(facts, batch=batch, step=cache_step, device=session.device)
         self._session, self._prefill_chunk = session, prefill_chunk
+        self._on_cpu = session.device.type == "cpu"
         self._passes: dict[_PassSize, _Pass] = {}
         self._bound_buffer = self.cache.buffer
 
@@ -132,12 +133,12 @@ class Target:
         return Verified(outputs=_per_sequence(bound, trees, needs), new_rows=bound.new_rows)
 
     def _copy_to_device(self, bound: _Pass) -> None:
-        if self._session.device.type != "cpu":
+        if not self._on_cpu:
             for name, array in bound.host_inputs.items():
                 bound.inputs[name].copy_(torch.from_numpy(array))
 
     def _copy_from_device(self, bound: _Pass) -> None:
-        if self._session.device.type != "cpu" and names.ARGMAX in bound.outputs:
+        if not self._on_cpu and names.ARGMAX in bound.outputs:
             torch.from_numpy(bound.host_argmax).copy_(bound.outputs[names.ARGMAX])
 
     def _bound(self, size: _PassSize) -> _Pass:
@@ -162,7 +163,7 @@ class Target:
             host_inputs={name: tensor.cpu().numpy() for name, tensor in inputs.items()},
             outputs=outputs,
             host_argmax=outputs[names.ARGMAX].cpu().numpy() if size.project else _NOTHING,
-            new_rows=new_rows,
+            new_rows=on_host(new_rows),
         )
 
     def _new_inputs(self, size: _PassSize) -> dict[str, Tensor]:

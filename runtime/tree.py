@@ -38,11 +38,10 @@ class Tree:
                 f"a tree needs as many tokens as parents, at least one of each: "
                 f"found shapes {self.tokens.shape} and {self.parents.shape}"
             )
-        below = np.arange(len(self.parents))
-        if self.parents[0] != -1 or (self.parents[1:] < 0).any() or (self.parents >= below).any():
-            raise ConfigError(f"a parent must come before its node, the root's is -1: found {self.parents.tolist()}")
-        edges = set(zip(self.parents.tolist(), self.tokens.tolist(), strict=True))
-        if len(edges) != len(self.tokens):
+        tokens, parents = self.tokens.tolist(), self.parents.tolist()
+        if parents[0] != -1 or any(not 0 <= parent < node for node, parent in enumerate(parents[1:], start=1)):
+            raise ConfigError(f"a parent must come before its node, the root's is -1: found {parents}")
+        if len(set(zip(parents, tokens, strict=True))) != len(tokens):
             raise ConfigError("siblings must have distinct tokens: insert drafts through TreeBuilder")
 
     def __len__(self) -> int:
@@ -59,9 +58,10 @@ class Tree:
     @cached_property
     def mask(self) -> BoolArray:
         """[nodes, nodes] bool: row i is true at i and at its ancestors."""
-        mask = np.eye(len(self), dtype=np.bool_)
-        for node, parent in enumerate(self.parents[1:].tolist(), start=1):
+        mask = np.zeros((len(self), len(self)), dtype=np.bool_)
+        for node, parent in enumerate(self.parents.tolist()):
             mask[node, :node] = mask[parent, :node]
+            mask[node, node] = True
         return mask
 
     @cached_property
