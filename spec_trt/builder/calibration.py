@@ -12,9 +12,9 @@ from spec_trt.builder.calibration_text import EXCHANGES, Exchange
 from spec_trt.builder.linear import find_linears
 from spec_trt.builder.onnxruntime_session import OrtGraph
 from spec_trt.builder.splice import Splice
-from spec_trt.builder.texts import load_texts
 from spec_trt.errors import DataError
 from spec_trt.files import sha256
+from spec_trt.texts import load_texts
 from spec_trt.tokenizer import Tokenizer
 
 __all__ = ["calibration_fingerprint", "calibration_tokens", "measure_absmax"]

@@ -8,8 +8,8 @@ import numpy as np
 
 from spec_trt import names
 from spec_trt.builder.onnxruntime_session import OrtGraph
-from spec_trt.builder.texts import load_texts
 from spec_trt.errors import DataError
+from spec_trt.texts import load_texts
 from spec_trt.tokenizer import Tokenizer
 
 __all__ = ["Evaluation", "evaluate", "evaluation_tokens"]

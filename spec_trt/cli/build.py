@@ -67,7 +67,7 @@ def command(
         verify=verify,
     )
     from spec_trt.builder.build import build_engine
-    from spec_trt.builder.texts import load_texts
+    from spec_trt.texts import load_texts
 
     if eval_file is not None:
         load_texts(eval_file)  # before the build, not after it

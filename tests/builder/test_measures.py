@@ -12,8 +12,8 @@ from spec_trt.builder.cost import kernel_profile, measure_pass_cost
 from spec_trt.builder.evaluate import evaluate, evaluation_tokens
 from spec_trt.builder.linear import find_linears
 from spec_trt.builder.pipeline import lower
-from spec_trt.builder.texts import load_texts
 from spec_trt.errors import DataError
+from spec_trt.texts import load_texts
 from spec_trt.tokenizer import load_tokenizer
 
 
@@ -29,8 +29,9 @@ def test_texts_are_read_in_every_form(tmp_path):
     path.write_text(
         '{"text": "a"}\n\n{"prompt": "b"}\n{"turns": ["c", "x"]}\n'
         '{"messages": [{"role": "user", "content": "d"}, {"role": "assistant", "content": "e"}]}\n'
+        '{"prompt": "f", "response": "g"}\n'
     )
-    assert load_texts(path) == ["a", "b", "c", "d\n\ne"]
+    assert load_texts(path) == ["a", "b", "c", "d\n\ne", "f\n\ng"]
     path.write_text("one\nparagraph\n\n\nanother\n")
     assert load_texts(path) == ["one\nparagraph", "another"]
 

@@ -1,4 +1,4 @@
-"""Texts to calibrate on or to evaluate with, from the files people keep them in."""
+"""Texts to calibrate on, to evaluate with or to count tokens in, from the files people keep them in."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,8 @@ from spec_trt.json_lines import parse_json_lines, read_text
 __all__ = ["load_texts"]
 
 _FORMS = (
-    '{"text": TEXT}, {"prompt": TEXT}, {"turns": [TEXT, ...]} or {"messages": [{"role": ..., "content": TEXT}, ...]}'
+    '{"text": TEXT}, {"prompt": TEXT, "response": TEXT}, {"turns": [TEXT, ...]} or '
+    '{"messages": [{"role": ..., "content": TEXT}, ...]}'
 )
 
 
@@ -17,8 +18,9 @@ def load_texts(path: Path) -> list[str]:
     """Read a file of texts, in file order.
 
     Args:
-        path: JSON lines of the forms `text`, `prompt`, `turns` (the first is taken) and `messages`
-            (all contents, one after the other); any other file is plain text, cut at empty lines.
+        path: JSON lines of the forms `text`, `prompt` (and its `response`, if there is one), `turns` (the first
+            is taken) and `messages` (all contents, one after the other); any other file is plain text, cut at
+            empty lines.
 
     Raises:
         DataError: The file can't be read, holds no text, or a line has none of the forms.
@@ -46,4 +48,6 @@ def _join(data: dict[str, Any]) -> Any:  # noqa: ANN401 - whatever the JSON line
     if isinstance(data.get("messages"), list):
         contents = [message.get("content") for message in data["messages"] if isinstance(message, dict)]
         return "\n\n".join(content for content in contents if isinstance(content, str))
+    if isinstance(data.get("prompt"), str) and isinstance(data.get("response"), str):
+        return data["prompt"] + "\n\n" + data["response"]
     return data.get("prompt", data.get("text"))
