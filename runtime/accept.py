@@ -34,4 +34,4 @@ def accept_greedy(tree: Tree, argmax: NDArray[np.int64]) -> tuple[list[int], int
 
 def emitted_tokens(tree: Tree, path: Sequence[int], extra: int) -> list[int]:
     """The tokens that a pass adds to the sequence: the accepted drafts and the extra token."""
-    return [*tree.tokens[list(path[1:])].tolist(), extra]
+    return [*(int(tree.tokens[node]) for node in path[1:]), extra]

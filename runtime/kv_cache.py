@@ -55,7 +55,7 @@ class KVCache:
     @property
     def capacity(self) -> int:
         """Rows of the buffer: the `past` dimension of a pass."""
-        return self.buffer.shape[3]
+        return int(self._host.shape[3])
 
     def views(self, slot: int = 0, batch: int | None = None) -> dict[str, Tensor]:
         """The buffer of some neighbouring sequences as the graphs' inputs, a contiguous view per tensor."""
@@ -135,7 +135,7 @@ class KVCache:
         Not one copy by PyTorch's index arrays: it spreads that over its own threads, which on a CPU wait for
         cores that ONNX Runtime's threads still hold (4 ms instead of 0.1 ms per pass on two cores).
         """
-        ends = (self.lengths + self.tentative)[slots].tolist()
+        ends = [int(self.lengths[row]) + int(self.tentative[row]) for row in range(slots.start, slots.stop)]
         self.reserve(max(end + len(rows) for end, rows in zip(ends, nodes, strict=True)))
         source = on_host(new_rows)
         for row, (end, kept) in enumerate(zip(ends, nodes, strict=True)):

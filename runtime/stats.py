@@ -1,8 +1,6 @@
 """What a generation cost and gained: the definitions, once."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -32,14 +30,9 @@ class Stats:
     accepted_by_depth: list[int] = field(default_factory=list)
     seconds: dict[Phase, float] = field(default_factory=lambda: dict.fromkeys(_PHASES, 0.0))
 
-    @contextmanager
-    def time(self, phase: Phase) -> Iterator[None]:
-        """Add the block's duration to a phase."""
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[phase] += time.perf_counter() - started
+    def time(self, phase: Phase) -> "_Timer":
+        """Add the duration of a `with` block to a phase."""
+        return _Timer(self.seconds, phase)
 
     def record_pass(self, *, nodes: int, accepted: int) -> None:
         """Count one verify pass over `nodes` nodes that accepted `accepted` drafted tokens."""
@@ -99,6 +92,21 @@ class Stats:
             "prefill_ms": 1e3 * self.seconds["prefill"],
             **{f"{phase}_ms": self.ms_per_pass(phase) for phase in ("draft", "verify", "other")},
         }
+
+
+class _Timer:
+    """The `with` block of `Stats.time`: a plain class, as several begin and end with every pass."""
+
+    __slots__ = ("_phase", "_seconds", "_started")
+
+    def __init__(self, seconds: dict[Phase, float], phase: Phase) -> None:
+        self._seconds, self._phase, self._started = seconds, phase, 0.0
+
+    def __enter__(self) -> None:
+        self._started = time.perf_counter()
+
+    def __exit__(self, *_exception: object) -> None:
+        self._seconds[self._phase] += time.perf_counter() - self._started
 
 
 _PHASES: tuple[Phase, ...] = ("prefill", "draft", "verify", "other")

@@ -162,7 +162,7 @@ class Target:
             inputs=inputs,
             host_inputs={name: tensor.cpu().numpy() for name, tensor in inputs.items()},
             outputs=outputs,
-            host_argmax=outputs[names.ARGMAX].cpu().numpy() if size.project else _NOTHING,
+            host_argmax=outputs[names.ARGMAX].cpu().numpy() if size.project else np.empty((size.batch, 0), np.int64),
             new_rows=on_host(new_rows),
         )
 
@@ -218,11 +218,8 @@ def _per_sequence(bound: _Pass, trees: Sequence[Tree], needs: Collection[str]) -
     """Split a pass's outputs by sequence; arrays and tensors are views, valid until the next pass."""
     return [
         PassOutput(
-            argmax=bound.host_argmax[row : row + 1, : len(tree)].reshape(-1),
+            argmax=bound.host_argmax[row, : len(tree)],
             tensors={name: bound.outputs[name][row, : len(tree)] for name in needs},
         )
         for row, tree in enumerate(trees)
     ]
-
-
-_NOTHING = np.empty((0, 0), dtype=np.int64)

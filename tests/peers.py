@@ -18,45 +18,78 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spec_trt.prompts import load_prompts
+
+if TYPE_CHECKING:
+    from spec_trt.manifest import ModelFacts
+    from spec_trt.runtime.session import Binding, Session
 
 Generate = Callable[[list[int], int], list[float]]
 """Takes prompt token ids and a token count; gives the time at which every token came."""
 
 
-def spec_trt_engine(path: str, threads: int) -> Generate:
+def spec_trt(path: str, threads: int) -> dict[str, Generate]:
+    """An engine, and its graph in a bare loop on the same session: what plain decoding can't be faster than."""
+    from spec_trt.manifest import load_manifest
     from spec_trt.runtime.engine import Engine, GenerationConfig
+    from spec_trt.runtime.ort_session import OrtSession
+    from spec_trt.runtime.target import Target
 
-    engine = Engine.load(path, threads=threads)
+    directory = Path(path)
+    manifest = load_manifest(directory)
+    session = OrtSession(directory / manifest.graphs["base"].file, threads=threads)
+    engine = Engine(manifest, Target(session, manifest.model), directory)
 
     def generate(prompt: list[int], count: int) -> list[float]:
         config = GenerationConfig(max_new_tokens=count, ignore_eos=True)
         return [time.perf_counter() for emission in engine.stream(prompt, config) for _ in emission.token_ids]
 
-    return generate
-
-
-def raw_session(path: str, threads: int) -> Generate:
-    """The engine's graph in a bare loop of single-node passes: what plain decoding can't be faster than."""
-    from spec_trt.builder.cost import BoundPass
-    from spec_trt.builder.onnxruntime_session import OrtGraph
-
-    graph = OrtGraph(Path(path) / "base.onnx", threads=threads)
-
-    def generate(prompt: list[int], count: int) -> list[float]:
-        bound = BoundPass(graph, past=(len(prompt) + count) // 32 * 32, nodes=1)
+    def run_raw(prompt: list[int], count: int) -> list[float]:
         times = []
-        for _ in range(count):
+        for bound in _raw_passes(session, manifest.model, len(prompt) - 1, count):
             bound.run()
             times.append(time.perf_counter())
         return times
 
-    return generate
+    return {"engine": generate, "raw session": run_raw}
 
 
-def openvino_genai(path: str, threads: int) -> Generate:
+def _raw_passes(session: "Session", facts: "ModelFacts", rows: int, count: int) -> "list[Binding]":
+    """Single-node passes behind a cache that grows as the engine's does, bound once for each of its sizes.
+
+    Nothing is read or written between them, so that every pass checks the same token.
+    """
+    import torch
+
+    from spec_trt import names
+    from spec_trt.runtime.kv_cache import KVCache
+
+    cache = KVCache(facts)
+    cache.reset(0, rows=rows)
+    bound: dict[int, Binding] = {}
+    passes = []
+    for committed in range(rows, rows + count):
+        cache.reserve(committed)
+        if cache.capacity not in bound:
+            cache.buffer.fill_(0.01)
+            position = torch.tensor([committed])
+            inputs = {
+                names.INPUT_IDS: torch.zeros(1, 1, dtype=torch.int64),
+                names.POSITION_IDS: position[None],
+                names.PAST_LENS: position,
+                names.TREE_MASK: torch.ones(1, 1, 1, dtype=torch.bool),
+                names.LOGITS_ROWS: torch.zeros(1, 1, dtype=torch.int64),
+            }
+            outputs = {names.ARGMAX: torch.zeros(1, 1, dtype=torch.int64)}
+            new_rows = cache.new_row_views(cache.new_rows(1, 1))
+            bound[cache.capacity] = session.bind(inputs | cache.views(), outputs | new_rows)
+        passes.append(bound[cache.capacity])
+    return passes
+
+
+def openvino_genai(path: str, threads: int) -> dict[str, Generate]:
     import numpy as np
     import openvino
     import openvino_genai
@@ -81,10 +114,10 @@ def openvino_genai(path: str, threads: int) -> Generate:
         pipeline.generate(openvino.Tensor(np.array([prompt])), config, clock)
         return clock.times
 
-    return generate
+    return {"engine": generate}
 
 
-def llama_cpp(path: str, threads: int) -> Generate:
+def llama_cpp(path: str, threads: int) -> dict[str, Generate]:
     import llama_cpp
 
     model = llama_cpp.Llama(path, n_ctx=2048, n_threads=threads, n_threads_batch=threads, verbose=False)
@@ -97,10 +130,10 @@ def llama_cpp(path: str, threads: int) -> Generate:
                 return times
         return times
 
-    return generate
+    return {"engine": generate}
 
 
-def transformers_generate(path: str, threads: int) -> Generate:
+def transformers_generate(path: str, threads: int) -> dict[str, Generate]:
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -131,10 +164,13 @@ def transformers_generate(path: str, threads: int) -> Generate:
         )
         return clock.times[1:]  # the prompt is put first
 
-    return generate
+    return {"engine": generate}
 
 
-PEERS = {
+Make = Callable[[str, int], dict[str, Generate]]
+"""Takes a model's path and a thread count; gives what is to be timed, by name."""
+
+PEERS: dict[str, tuple[Make, str]] = {
     "openvino-genai": (openvino_genai, "openvino_genai"),
     "llama.cpp": (llama_cpp, "llama_cpp"),
     "transformers": (transformers_generate, "transformers"),
@@ -144,24 +180,25 @@ PEERS = {
 class Worker:
     """An engine in a process of its own."""
 
-    def __init__(self, make: Callable[[str, int], Generate], path: str, threads: int) -> None:
+    def __init__(self, make: Make, path: str, threads: int) -> None:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         context.Process(target=_serve, args=(make, path, threads, theirs), daemon=True).start()
 
-    def ms_per_token(self, prompt: list[int], count: int) -> float:
-        self._connection.send((prompt, count))
+    def ms_per_token(self, run: str, prompt: list[int], count: int) -> float:
+        self._connection.send((run, prompt, count))
         times = self._connection.recv()
         if isinstance(times, str):
             sys.exit(times)
         return float(1e3 * (times[-1] - times[0]) / (len(times) - 1))
 
 
-def _serve(make: Callable[[str, int], Generate], path: str, threads: int, connection: Connection) -> None:
+def _serve(make: Make, path: str, threads: int, connection: Connection) -> None:
     try:
-        generate = make(path, threads)
+        runs = make(path, threads)
         while True:
-            connection.send(generate(*connection.recv()))
+            run, prompt, count = connection.recv()
+            connection.send(runs[run](prompt, count))
     except EOFError:
         pass
     except Exception as error:
@@ -189,22 +226,24 @@ def main() -> None:
     parser.add_argument("--peers", default=",".join(PEERS))
     args = parser.parse_args()
 
-    workers = {f"spec-trt {Path(path).name}": Worker(spec_trt_engine, path, args.threads) for path in args.engines}
-    workers["raw session of the first"] = Worker(raw_session, args.engines[0], args.threads)
-    for name in args.peers.split(","):
+    timed: dict[str, tuple[Worker, str]] = {}
+    for path in args.engines:
+        name, worker = f"spec-trt {Path(path).name}", Worker(spec_trt, path, args.threads)
+        timed |= {name: (worker, "engine"), f"{name}'s raw session": (worker, "raw session")}
+    for name in filter(None, args.peers.split(",")):
         make, package = PEERS[name]
         if importlib.util.find_spec(package):
-            workers[name] = Worker(make, args.gguf, args.threads)
+            timed[name] = Worker(make, args.gguf, args.threads), "engine"
         else:
             print(f"{name}: not installed, left out", file=sys.stderr)
     prompts = _encode(args.engines[0], args.prompts, args.per_category)
-    for worker in workers.values():
-        worker.ms_per_token(prompts[0], 8)
-    samples: dict[str, list[float]] = {name: [] for name in workers}
+    for worker, run in timed.values():
+        worker.ms_per_token(run, prompts[0], 8)
+    samples: dict[str, list[float]] = {name: [] for name in timed}
     for _ in range(args.rounds):
         for prompt in prompts:
-            for name, worker in workers.items():
-                samples[name].append(worker.ms_per_token(prompt, args.max_new_tokens))
+            for name, (worker, run) in timed.items():
+                samples[name].append(worker.ms_per_token(run, prompt, args.max_new_tokens))
     first = next(iter(samples.values()))
     figures = {
         name: {
@@ -213,6 +252,10 @@ def main() -> None:
         }
         for name, times in samples.items()
     }
+    for path in args.engines:
+        name = f"spec-trt {Path(path).name}"
+        pairs = zip(samples[name], samples[f"{name}'s raw session"], strict=True)
+        figures[name]["share_of_raw_rate"] = statistics.median(raw / own for own, raw in pairs)
     print(
         json.dumps(
             {"prompts": len(prompts), "rounds": args.rounds, "threads": args.threads, "engines": figures},
