@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +55,7 @@ class EagleConfig:
         layers: Decoder layers; those behind the first are plain ones.
         fc_bias: Version 1: whether `fc` has a bias.
         qkv_bias: Whether q, k and v have biases.
+        output_bias: Whether the attention's output projection has one.
         qk_norm: Whether queries and keys are normed per head (qwen3).
         rms_norm_eps: Of all norms.
         hidden_act: The MLP's activation.
@@ -78,6 +79,7 @@ class EagleConfig:
     layers: int = 1
     fc_bias: bool = False
     qkv_bias: bool = False
+    output_bias: bool = False
     qk_norm: bool = False
     rms_norm_eps: float = 1e-6
     hidden_act: str = "silu"
@@ -95,7 +97,8 @@ class EagleConfig:
             raise ConfigError(f"an EAGLE head is as wide as its target: found {self.hidden} and {self.target_hidden}")
 
     def to_llama(self) -> LlamaConfig:
-        """What transformers' own parts of the layer are made from."""
+        """What transformers' own parts of the layer are made from; a draft rotates whole heads, whatever the target."""
+        rope = {name: value for name, value in self.rope_parameters.items() if name != "partial_rotary_factor"}
         return LlamaConfig(
             hidden_size=self.hidden,
             intermediate_size=self.intermediate,
@@ -103,7 +106,7 @@ class EagleConfig:
             num_key_value_heads=self.kv_heads,
             head_dim=self.head_dim,
             hidden_act=self.hidden_act,
-            rope_parameters=dict(self.rope_parameters),
+            rope_parameters=rope,
             max_position_embeddings=self.max_positions,
         )
 
@@ -185,6 +188,12 @@ class EagleDraft(nn.Module):
             position_ids: [batch, nodes]: positions of the features, not of the tokens.
             attend: The attention.
         """
+        states = self.run_layers(input_ids, features, position_ids, attend)
+        to_project, next_features = self.read_out(states)
+        return DraftOutput(logits=self.projection(to_project), next_features=next_features)
+
+    def run_layers(self, input_ids: Tensor, features: Tensor, position_ids: Tensor, attend: Attend) -> Tensor:
+        """What the last layer gives, [batch, nodes, hidden], for the arguments of `forward`."""
         embedded = nn.functional.embedding(input_ids, self.embedding)
         cos_sin = self.rotary(embedded, position_ids)
         if self.config.version == 1:
@@ -194,13 +203,14 @@ class EagleDraft(nn.Module):
             states = self.layers[0](embedded, features, cos_sin, attend)
         for index, layer in enumerate(self.layers[1:], start=1):
             states = layer(states, cos_sin, attend, index)
-        return self._output(states)
+        return cast(Tensor, states)
 
-    def _output(self, states: Tensor) -> DraftOutput:
+    def read_out(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """From the last layer's output to what the projection reads, and to the features fed back."""
         if self.config.version == 1:
-            return DraftOutput(logits=self.projection(states), next_features=states)
+            return states, states
         normed = self.norm(states)
-        return DraftOutput(logits=self.projection(normed), next_features=normed if self.config.norm_output else states)
+        return normed, normed if self.config.norm_output else states
 
 
 CosSin = tuple[Tensor, Tensor]
@@ -215,7 +225,7 @@ class DraftAttention(nn.Module):
         self.q_proj = nn.Linear(width, config.heads * config.head_dim, bias=config.qkv_bias)
         self.k_proj = nn.Linear(width, config.kv_heads * config.head_dim, bias=config.qkv_bias)
         self.v_proj = nn.Linear(width, config.kv_heads * config.head_dim, bias=config.qkv_bias)
-        self.o_proj = nn.Linear(config.heads * config.head_dim, config.hidden, bias=False)
+        self.o_proj = nn.Linear(config.heads * config.head_dim, config.hidden, bias=config.output_bias)
         if config.qk_norm:
             self.q_norm = LlamaRMSNorm(config.head_dim, config.rms_norm_eps)
             self.k_norm = LlamaRMSNorm(config.head_dim, config.rms_norm_eps)
