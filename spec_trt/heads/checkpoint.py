@@ -141,7 +141,7 @@ def _pickled(file: Path) -> Mapping[str, Tensor]:
     if not isinstance(content, dict) or not all(
         isinstance(key, str) and isinstance(value, Tensor) for key, value in content.items()
     ):
-        raise ModelError(f"{file} is no checkpoint: expected a dict of tensors, found {type(content).__name__}")
+        raise ModelError(f"{file} is no checkpoint of weights: expected tensors by name and nothing else")
     return content
 
 

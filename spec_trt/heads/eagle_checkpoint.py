@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from spec_trt.errors import ConfigError, ModelError
 from spec_trt.heads.checkpoint import read_checkpoint
@@ -23,7 +25,7 @@ from spec_trt.heads.eagle_settings import read_settings
 from spec_trt.heads.state import check_state, save_state, saved
 from spec_trt.heads.target import HeadTarget
 
-__all__ = ["LoadedEagle", "load_eagle", "save_eagle"]
+__all__ = ["LoadedEagle", "check_standalone_eagle", "load_eagle", "save_eagle"]
 
 WEIGHTS_FILE = "model.safetensors"
 _EMBEDDING, _LM_HEAD, _OWN_ROWS = "embed_tokens.weight", "lm_head.weight", "projection.weight"
@@ -92,8 +94,8 @@ def save_eagle(
         draft: To write.
         directory: An existing one.
         draft_ids: The target's id of each row, ascending; None for all.
-        standalone: Whether to add what other engines expect: the embedding (EAGLE), or the lm_head's rows and `t2d`
-            (EAGLE-3).
+        standalone: Whether to write what other engines expect: the embedding too, and for EAGLE-3 the lm_head's rows
+            and `t2d`. They run EAGLE on its target's whole vocabulary, so that form keeps no `draft_ids`.
         tree: The static tree to name.
         card: How it was trained, kept in config.json.
         dtype: Of the weights.
@@ -102,15 +104,21 @@ def save_eagle(
         ConfigError: `standalone`, and the public form can't express this draft.
     """
     state = _renamed(draft.state_dict(), _OWN_ROWS, _LM_HEAD)
-    if draft_ids is not None:
-        state["d2t"] = offsets_of(draft_ids)
     if standalone:
+        check_standalone_eagle(draft)
         state |= _standalone(draft, draft_ids)
+    elif draft_ids is not None:
+        state["d2t"] = offsets_of(draft_ids)
     if draft.config.version == 3:
         state = _renamed(state, _FIRST, _MIDDLE)
     save_state(saved(state, dtype), directory / WEIGHTS_FILE)
-    described = eagle_config_file(draft.config, len(draft.embedding)) | {"torch_dtype": str(dtype).split(".")[1]}
-    added = {"tree": tree, "spec_trt_training": card}
+    described = eagle_config_file(draft.config, len(draft.embedding))
+    added = {
+        "torch_dtype": str(dtype).removeprefix("torch."),
+        "draft_vocab_size": draft.config.draft_vocab if "d2t" in state else None,
+        "tree": tree,
+        "spec_trt_training": card,
+    }
     described |= {key: value for key, value in added.items() if value is not None}
     (directory / "config.json").write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
 
@@ -147,8 +155,10 @@ def _build(
     if _LM_HEAD in found:
         projection = base.with_weight(found[_LM_HEAD].to(dtype, copy=True))
     else:
-        projection = base if draft_ids is None else base.narrowed(draft_ids)
+        projection = base.shared() if draft_ids is None else base.narrowed(draft_ids)
     draft = EagleDraft(config, found.get(_EMBEDDING, target.embedding).to(dtype), projection).to(dtype)
+    draft.rotary = LlamaRotaryEmbedding(config.to_llama())  # positions need their frequencies in fp32
+    draft.rotary = LlamaRotaryEmbedding(config.to_llama())  # its frequencies are float32 in every model
     draft.load_state_dict({_OWN_ROWS if key == _LM_HEAD else key: found[key] for key in _of_module(found)})
     return draft.eval().requires_grad_(False)
 
@@ -157,17 +167,21 @@ def _of_module(found: Mapping[str, Tensor]) -> list[str]:
     return [key for key in found if key not in (_EMBEDDING, "d2t", "t2d")]
 
 
-def _standalone(draft: EagleDraft, draft_ids: Sequence[int] | None) -> dict[str, Tensor]:
-    """What other engines expect beside the layer."""
-    projection = draft.projection
-    if draft.config.version == 1:
-        if projection.trained or draft_ids is not None:
-            raise ConfigError(
-                "a standalone EAGLE head drafts with the whole lm_head of its target, this one has "
-                f"{len(projection.weight)} rows of its own: write the slim form"
-            )
-        return {_EMBEDDING: draft.embedding}
-    if projection.bias is not None:
+def check_standalone_eagle(draft: EagleDraft) -> None:
+    """Refuse what the public form can't express; worth asking before a long training.
+
+    Raises:
+        ConfigError: EAGLE drafts with its target's lm_head and has none of its own, EAGLE-3's has no bias.
+    """
+    if draft.config.version == 1 and draft.projection.trained:
+        raise ConfigError("a standalone EAGLE head has no lm_head of its own, this one has: write the slim form")
+    if draft.config.version == 3 and draft.projection.bias is not None:
         raise ConfigError("a standalone EAGLE-3 head has no bias, the target's lm_head has: write the slim form")
-    added = {_EMBEDDING: draft.embedding, _LM_HEAD: projection.weight}
-    return added if draft_ids is None else added | {"t2d": presence_of(draft_ids, len(draft.embedding))}
+
+
+def _standalone(draft: EagleDraft, draft_ids: Sequence[int] | None) -> dict[str, Tensor]:
+    """What other engines expect beside the layer. For EAGLE they know no reduced vocabulary, nor does it need one."""
+    if draft.config.version == 1:
+        return {_EMBEDDING: draft.embedding}
+    maps = {"d2t": offsets_of(draft_ids), "t2d": presence_of(draft_ids, len(draft.embedding))} if draft_ids else {}
+    return {_EMBEDDING: draft.embedding, _LM_HEAD: draft.projection.weight} | maps

@@ -31,7 +31,6 @@ def eagle_config_file(config: EagleConfig, vocab: int) -> dict[str, Any]:
         "attention_bias": config.qkv_bias,
         "qkv_bias": config.qkv_bias,
         "vocab_size": vocab,
-        "draft_vocab_size": config.draft_vocab,
         "tie_word_embeddings": False,
     }
     return described | (_eagle(config) if config.version == 1 else _eagle3(config))
@@ -43,6 +42,7 @@ def _eagle(config: EagleConfig) -> dict[str, Any]:
 
 def _eagle3(config: EagleConfig) -> dict[str, Any]:
     return {
+        "draft_vocab_size": config.draft_vocab,
         "target_hidden_size": config.target_hidden,
         "eagle_aux_hidden_state_layer_ids": list(config.feature_layers),
         "norm_before_residual": config.norm_before_residual,

@@ -24,7 +24,7 @@ from spec_trt.heads.projection import Projection
 from spec_trt.heads.state import check_state, save_state, saved
 from spec_trt.heads.target import HeadTarget
 
-__all__ = ["LoadedMedusa", "is_medusa_key", "load_medusa", "medusa_keys_of", "save_medusa"]
+__all__ = ["LoadedMedusa", "check_standalone_medusa", "is_medusa_key", "load_medusa", "medusa_keys_of", "save_medusa"]
 
 SLIM_FILE = "medusa_lm_head.safetensors"
 STANDALONE_FILE = "medusa_lm_head.pt"
@@ -118,7 +118,7 @@ def save_medusa(
         ConfigError: `standalone`, and Medusa v1 can't express these heads.
     """
     if standalone:
-        _check_standalone(heads, draft_ids)
+        check_standalone_medusa(heads, draft_ids)
     tensors = _blocks(heads) | _projections(heads, standalone=standalone)
     if draft_ids is not None:
         tensors["d2t"] = offsets_of(draft_ids)
@@ -171,7 +171,7 @@ def _build(
     dtype = base.weight.dtype
     own = [f"{head}.{config.layers}.weight" for head in range(config.heads)]
     if config.shared_projection:
-        projections = [base if draft_ids is None else base.narrowed(draft_ids)]
+        projections = [base.shared() if draft_ids is None else base.narrowed(draft_ids)]
     else:
         projections = [base.with_weight(found[key].to(dtype, copy=True)) for key in own]
     heads = MedusaHeads(config, projections).to(dtype)
@@ -198,7 +198,12 @@ def _projection(heads: MedusaHeads, head: int) -> Projection:
     return projection
 
 
-def _check_standalone(heads: MedusaHeads, draft_ids: Sequence[int] | None) -> None:
+def check_standalone_medusa(heads: MedusaHeads, draft_ids: Sequence[int] | None) -> None:
+    """Refuse what Medusa v1 can't express; worth asking before a long training.
+
+    Raises:
+        ConfigError: It has the whole vocabulary, and no bias.
+    """
     if draft_ids is not None:
         raise ConfigError(
             f"standalone Medusa heads have the whole vocabulary, these have {len(draft_ids)} ids of it: "

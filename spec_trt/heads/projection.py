@@ -60,6 +60,10 @@ class Projection(nn.Module):
         bias = None if self.bias is None else self.bias[rows]
         return self.with_weight(self.weight.detach()[rows].clone(), bias, trained=self.trained)
 
+    def shared(self) -> "Projection":
+        """Another module on the same memory: one may be moved or cast without the other."""
+        return self.with_weight(self.weight, self.bias, trained=self.trained)
+
     def with_weight(self, weight: Tensor, bias: Tensor | None = None, *, trained: bool = True) -> "Projection":
         """The family's scale and softcap behind another weight."""
         return Projection(weight, bias, scale=self.scale, softcap=self.softcap, trained=trained)
