@@ -9,11 +9,12 @@ from transformers import PreTrainedModel
 
 from spec_trt import names
 from spec_trt.export.attention import Attend, TreePass
+from spec_trt.export.named_graph import NamedGraph
 
 __all__ = ["BaseGraph", "decoder_layers"]
 
 
-class BaseGraph(nn.Module):
+class BaseGraph(NamedGraph):
     """A causal language model as a function of a tree and a cache buffer.
 
     The model's own forward runs unchanged; three hooks see to the rest: the input of the lm_head
@@ -27,6 +28,8 @@ class BaseGraph(nn.Module):
         windowed: Whether any layer has a sliding window.
         feature_layers: The layers whose inputs become `features.{0,1,2}`; none by default.
     """
+
+    model: PreTrainedModel
 
     def __init__(
         self, model: PreTrainedModel, attend: Attend, *, windowed: bool, feature_layers: Sequence[int] = ()

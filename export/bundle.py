@@ -1,4 +1,4 @@
-"""The bundle: a directory with the base graph, the tokenizer and the manifest."""
+"""The bundle: a directory with the graphs of the model and its heads, the tokenizer and the manifest."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -9,24 +9,26 @@ import onnx
 import onnx_ir as ir
 import torch
 import transformers
-from transformers import PreTrainedModel
+from torch import nn
 
 import spec_trt
+from spec_trt import names
 from spec_trt.errors import ConfigError, ExportError
-from spec_trt.export.architecture import Architecture
+from spec_trt.export.architecture import refuse_by_config
 from spec_trt.export.attention import Attend, symbolic
 from spec_trt.export.base_graph import BaseGraph
-from spec_trt.export.config import ExportConfig
-from spec_trt.export.load import LoadedModel, load_model
+from spec_trt.export.config import Dtype, ExportConfig
+from spec_trt.export.head_graphs import GraphPlan, describe_heads, plan_heads
+from spec_trt.export.heads import load_heads
+from spec_trt.export.load import LoadedModel, load_config, load_model
 from spec_trt.export.onnx_graph import trace_base
-from spec_trt.export.parity import Parity, check_parity, reference_passes, require_onnxruntime
+from spec_trt.export.parity import Parity, check_parity, reference_passes, require_onnxruntime, worst
 from spec_trt.export.quiet import quiet
 from spec_trt.export.source import Source, locate
 from spec_trt.export.torch_reference import reference
 from spec_trt.files import atomic_directory
 from spec_trt.manifest import (
     GraphFacts,
-    HeadFacts,
     Manifest,
     ModelFacts,
     SourceFacts,
@@ -35,17 +37,22 @@ from spec_trt.manifest import (
     save_manifest,
 )
 
-__all__ = ["BASE_FILE", "Exported", "export_bundle", "feature_layers"]
-
-BASE_FILE = "base.onnx"
+__all__ = ["Exported", "export_bundle", "feature_layers"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """A finished export: what the bundle holds, and how it compared with PyTorch (if it was compared)."""
+    """A finished export.
+
+    Attributes:
+        manifest: What the bundle holds.
+        parity: How it compared with PyTorch; None if it was not compared.
+        notes: What the user should know of the heads.
+    """
 
     manifest: Manifest
     parity: Parity | None
+    notes: list[str]
 
 
 def export_bundle(config: ExportConfig, progress: Callable[[str], None] | None = None) -> Exported:
@@ -56,9 +63,10 @@ def export_bundle(config: ExportConfig, progress: Callable[[str], None] | None =
         progress: Told each of `config.STEPS` as it begins.
 
     Raises:
-        ConfigError: The output exists, or the model is too shallow for features.
-        ModelError: The model can't be loaded or is not supported.
-        ExportError: The graph could not be made, or differs from PyTorch.
+        ConfigError: The output exists, the model is too shallow for features, or a draft vocabulary can't be made.
+        ModelError: The model or a head can't be loaded, is not supported, or they don't fit each other.
+        DataError: The draft vocabulary's text can't be read.
+        ExportError: A graph could not be made, or differs from PyTorch.
         BackendError: The check is asked for, but ONNX Runtime is not installed.
     """
     begin = progress or _ignore
@@ -67,38 +75,63 @@ def export_bundle(config: ExportConfig, progress: Callable[[str], None] | None =
     with atomic_directory(config.output, replace=config.replace) as directory:
         begin("load")
         source = locate(config.model)
+        features = _asked_features(source) if config.features else ()
         loaded = load_model(source, config.dtype)
-        features = feature_layers(loaded.architecture.layers) if config.features else ()
+        heads = load_heads(config, loaded)
+        base = _plan_base(loaded, heads.feature_layers or features)
+        plans = [base, *plan_heads(heads, loaded.architecture, loaded.model.dtype)]
         begin("trace")
-        graph = _write_graph(_base_graph(loaded, symbolic, features), loaded.architecture, directory)
+        graphs = {base.key: _write_graph(base, directory)}
         _write_tokenizer(loaded, directory)
-        model, origin = _model_facts(loaded, config), _source_facts(source, loaded)
+        begin("heads")
+        graphs |= {plan.key: _write_graph(plan, directory) for plan in plans[1:]}
+        model, origin, head_facts = _model_facts(loaded, config), _source_facts(source, loaded), describe_heads(heads)
         begin("check")
-        parity = _check(loaded, config, features, directory) if config.check else None
+        parity = _check(plans, [loaded.model, *heads.modules], config.dtype, directory) if config.check else None
         begin("finish")
         manifest = Manifest(
-            model=model, graphs={"base": graph}, heads=HeadFacts(), source=origin, files=describe_files(directory)
+            model=model, graphs=graphs, heads=head_facts, source=origin, files=describe_files(directory)
         )
         save_manifest(manifest, directory)
-    return Exported(manifest=manifest, parity=parity)
+    return Exported(manifest=manifest, parity=parity, notes=heads.notes)
 
 
 def _ignore(_: str) -> None:
     """Report nothing."""
 
 
-def _write_graph(graph: BaseGraph, architecture: Architecture, directory: Path) -> GraphFacts:
-    """Trace the base graph and save it."""
-    model = trace_base(graph, architecture)
+def _asked_features(source: Source) -> tuple[int, ...]:
+    """Told from the configuration, so that a model too shallow is refused before its weights are read."""
+    config = load_config(source)
+    refuse_by_config(config)
+    return feature_layers(config.num_hidden_layers)
+
+
+def _plan_base(loaded: LoadedModel, features: Sequence[int]) -> GraphPlan:
+    architecture = loaded.architecture
+
+    def graph(attend: Attend) -> BaseGraph:
+        return BaseGraph(loaded.model, attend, windowed=architecture.windowed, feature_layers=features).eval()
+
+    return GraphPlan(
+        key=names.BASE,
+        trace=lambda: trace_base(graph(symbolic), architecture),
+        passes=lambda: reference_passes(graph(reference), architecture),
+    )
+
+
+def _write_graph(plan: GraphPlan, directory: Path) -> GraphFacts:
+    """Trace a graph and save it."""
+    model, file = plan.trace(), f"{plan.key}.onnx"
     _require_space(model, directory)
-    ir.save(model, directory / BASE_FILE, external_data=f"{BASE_FILE}.data")
+    ir.save(model, directory / file, external_data=f"{file}.data")
     for weight in model.graph.initializers.values():
         weight.const_value = None  # see `_release`
     try:
-        onnx.checker.check_model(directory / BASE_FILE, full_check=True)
+        onnx.checker.check_model(directory / file, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-        raise ExportError(f"the exported graph is not valid ONNX: {str(error).splitlines()[0]}") from error
-    return _graph_facts(model, BASE_FILE)
+        raise ExportError(f"the exported graph {file} is not valid ONNX: {str(error).splitlines()[0]}") from error
+    return _graph_facts(model, file)
 
 
 def _require_space(model: ir.Model, directory: Path) -> None:
@@ -112,21 +145,18 @@ def _require_space(model: ir.Model, directory: Path) -> None:
         )
 
 
-def _check(loaded: LoadedModel, config: ExportConfig, features: Sequence[int], directory: Path) -> Parity:
-    """Compare the written graph with PyTorch; the model's weights are gone afterwards."""
-    passes = reference_passes(_base_graph(loaded, reference, features), loaded.architecture)
-    _release(loaded.model)
-    return check_parity(directory / BASE_FILE, config.dtype, passes)
+def _check(plans: Sequence[GraphPlan], modules: Sequence[nn.Module], dtype: Dtype, directory: Path) -> Parity:
+    """Compare the written graphs with PyTorch; the weights of `modules` are gone afterwards."""
+    passes = {plan.key: plan.passes() for plan in plans}
+    for module in modules:
+        _release(module)
+    return worst({key: check_parity(directory / f"{key}.onnx", dtype, passes[key]) for key in passes})
 
 
-def _release(model: PreTrainedModel) -> None:
+def _release(module: nn.Module) -> None:
     """Give the weights' memory back: ONNX Runtime needs it, and the converter's rules hold on to them."""
-    for tensor in (*model.parameters(), *model.buffers()):
+    for tensor in (*module.parameters(), *module.buffers()):
         tensor.data = torch.empty(0)
-
-
-def _base_graph(loaded: LoadedModel, attend: Attend, features: Sequence[int]) -> BaseGraph:
-    return BaseGraph(loaded.model, attend, windowed=loaded.architecture.windowed, feature_layers=features).eval()
 
 
 def _write_tokenizer(loaded: LoadedModel, directory: Path) -> None:

@@ -23,8 +23,9 @@ from spec_trt.export.architecture import Architecture, inspect_architecture, use
 from spec_trt.export.config import Dtype
 from spec_trt.export.quiet import quiet
 from spec_trt.export.source import Source
+from spec_trt.heads.medusa_checkpoint import is_medusa_key
 
-__all__ = ["TORCH_DTYPES", "LoadedModel", "load_model"]
+__all__ = ["TORCH_DTYPES", "LoadedModel", "load_config", "load_model"]
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
 TORCH_DTYPES: dict[Dtype, torch.dtype] = {
@@ -36,13 +37,23 @@ TORCH_DTYPES: dict[Dtype, torch.dtype] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """A model ready to be traced, and what the bundle keeps beside its graph."""
+    """A model ready to be traced, and what the bundle keeps beside its graph.
+
+    Attributes:
+        model: In eval mode, its attention the tree's.
+        architecture: Its dimensions.
+        tokenizer: None where it has none.
+        eos_ids: Every id that ends a text.
+        revision: The hub's commit.
+        medusa: The directory that holds its checkpoint, if there are Medusa heads in it too (a Medusa-2 model).
+    """
 
     model: PreTrainedModel
     architecture: Architecture
     tokenizer: PreTrainedTokenizerBase | None
     eos_ids: list[int]
     revision: str | None
+    medusa: Path | None
 
 
 def load_model(source: Source, dtype: Dtype) -> LoadedModel:
@@ -56,9 +67,8 @@ def load_model(source: Source, dtype: Dtype) -> LoadedModel:
         ModelError: The model is absent, unsupported, or its checkpoint does not fit it.
     """
     source = _pin(source)
-    config = _load_config(source)
-    architecture = inspect_architecture(config)
-    model = _load_weights(source, dtype)
+    architecture = inspect_architecture(load_config(source))
+    model, has_heads = _load_weights(source, dtype)
     tokenizer = _load_tokenizer(source)
     return LoadedModel(
         model=model,
@@ -66,6 +76,7 @@ def load_model(source: Source, dtype: Dtype) -> LoadedModel:
         tokenizer=tokenizer,
         eos_ids=_eos_ids(model, tokenizer),
         revision=source.revision,
+        medusa=_checkpoint_directory(source) if has_heads else None,
     )
 
 
@@ -77,14 +88,23 @@ def _pin(source: Source) -> Source:
         return replace(source, revision=extract_commit_hash(cached_file(source.path, "config.json"), None))
 
 
-def _load_config(source: Source) -> PreTrainedConfig:
+def load_config(source: Source) -> PreTrainedConfig:
+    """Read a model's configuration alone.
+
+    Raises:
+        ModelError: It is absent or damaged.
+    """
     with _named_errors(source):
         config: PreTrainedConfig = AutoConfig.from_pretrained(**_arguments(source))
     return config
 
 
-def _load_weights(source: Source, dtype: Dtype) -> PreTrainedModel:
-    """Load every weight; transformers itself only warns of one that is absent."""
+def _load_weights(source: Source, dtype: Dtype) -> tuple[PreTrainedModel, bool]:
+    """Load every weight; transformers itself only warns of one that is absent.
+
+    Returns:
+        The model, and whether the checkpoint holds Medusa heads beside it.
+    """
     with _named_errors(source):
         model, report = AutoModelForCausalLM.from_pretrained(
             **_arguments(source),
@@ -92,16 +112,24 @@ def _load_weights(source: Source, dtype: Dtype) -> PreTrainedModel:
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # they are in the report, by name
         )
+    unexpected = [key for key in report["unexpected_keys"] if not is_medusa_key(key)]
     faults = {
         "missing": report["missing_keys"],
-        "unexpected": report["unexpected_keys"],
+        "unexpected": unexpected,
         "of another shape": [name for name, *_ in report["mismatched_keys"]],
         "in error": report["error_msgs"],
     }
     found = [f"{len(keys)} {fault} ({_shorten(sorted(keys))})" for fault, keys in faults.items() if keys]
     if found:
         raise ModelError(f"the checkpoint {source.name} does not fit its configuration: {'; '.join(found)}")
-    return use_tree_attention(model).eval().requires_grad_(False)
+    has_heads = len(unexpected) < len(report["unexpected_keys"])
+    return use_tree_attention(model).eval().requires_grad_(False), has_heads
+
+
+def _checkpoint_directory(source: Source) -> Path:
+    if Path(source.path).is_dir():
+        return Path(source.path)
+    return Path(cached_file(source.path, "config.json", revision=source.revision)).parent
 
 
 def _load_tokenizer(source: Source) -> PreTrainedTokenizerBase | None:

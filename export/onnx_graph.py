@@ -11,22 +11,32 @@ from spec_trt.errors import ExportError
 from spec_trt.export.architecture import Architecture
 from spec_trt.export.base_graph import BaseGraph
 from spec_trt.export.function_body import OPSET, tree_attention_function
+from spec_trt.export.named_graph import NamedGraph
 from spec_trt.export.quiet import quiet
 
-__all__ = ["trace_base"]
+__all__ = ["trace", "trace_base"]
 
 
-def trace_base(graph: BaseGraph, architecture: Architecture) -> ir.Model:
-    """Trace the base graph. Most of its weights stay PyTorch's own memory until they are saved.
+def trace(
+    graph: NamedGraph,
+    example: tuple[Any, ...],
+    dynamic: tuple[Any, ...],
+    *,
+    title: str,
+    function: ir.Function | None = None,
+) -> ir.Model:
+    """Trace a graph. Most of its weights stay PyTorch's own memory until they are saved.
 
     Args:
-        graph: The model, its attention written as `symbolic`.
-        architecture: Its dimensions.
+        graph: The module, its attention (if it has one) written as `symbolic`.
+        example: Inputs to trace with.
+        dynamic: The names of their dimensions that are free, beside `example`.
+        title: What messages call it.
+        function: The attention op's body, where the graph has the op.
 
     Raises:
         ExportError: torch.export or the conversion to ONNX failed.
     """
-    example, dynamic = _example(architecture, graph.model.dtype), _dynamic(architecture.layers)
     try:
         with quiet(), torch.no_grad():
             program: Any = torch.onnx.export(
@@ -41,12 +51,28 @@ def trace_base(graph: BaseGraph, architecture: Architecture) -> ir.Model:
             )
     except torch.onnx.errors.OnnxExporterError as error:
         reason = (str(error.__cause__ or error).splitlines() or [type(error).__name__])[0]
-        raise ExportError(f"{graph.model.config.model_type} could not be traced into ONNX: {reason}") from error
+        raise ExportError(f"{title} could not be traced into ONNX: {reason}") from error
     model: ir.Model = program.model
-    function = tree_attention_function(softcap=architecture.softcap, windowed=architecture.windowed)
-    model.functions[function.identifier()] = function
+    if function is not None:
+        model.functions[function.identifier()] = function
     _tidy(model)
     return model
+
+
+def trace_base(graph: BaseGraph, architecture: Architecture) -> ir.Model:
+    """Trace the base graph; errors as for `trace`.
+
+    Args:
+        graph: The model, its attention written as `symbolic`.
+        architecture: Its dimensions.
+    """
+    return trace(
+        graph,
+        _example(architecture, graph.model.dtype),
+        _dynamic(architecture.layers),
+        title=graph.model.config.model_type,
+        function=tree_attention_function(softcap=architecture.softcap, windowed=architecture.windowed),
+    )
 
 
 def _example(architecture: Architecture, dtype: torch.dtype) -> tuple[Any, ...]:
@@ -87,8 +113,10 @@ def _tidy(model: ir.Model) -> None:
         _name_transposed_weight(model.graph, node, scope)
     for index, (node, scope) in enumerate(scopes.items()):
         node.name = f"{scope or 'model'}/{node.op_type}_{index}"
+    taken = {value.name for node in model.graph for value in node.outputs}
     for weight in list(model.graph.initializers.values()):
-        weight.name = str(weight.name).removeprefix("model.")
+        short = str(weight.name).removeprefix("model.")
+        weight.name = weight.name if short in taken else short
     ClearMetadataAndDocStringPass()(model)
 
 

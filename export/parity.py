@@ -1,4 +1,4 @@
-"""The parity check: the exported graph in ONNX Runtime against the model in PyTorch.
+"""The parity check: an exported graph in ONNX Runtime against the model in PyTorch.
 
 Both run in float32 on the weights of the export's own data type, so that rounding between
 operators, which a random cache amplifies without limit, can't hide a wrong graph. PyTorch runs all
@@ -8,12 +8,14 @@ passes first: the caller may free the model before ONNX Runtime opens the graph.
 import importlib.util
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from spec_trt import names
@@ -33,21 +35,30 @@ __all__ = [
     "compare_outputs",
     "reference_passes",
     "require_onnxruntime",
+    "worst",
 ]
 
 # The largest allowed difference, as a part of the largest value in the tensor (or of 1, if that is
 # more). Half-precision graphs may hold constants that were rounded once, such as an embedding scale.
 BOUNDS: dict[Dtype, float] = {"fp32": 1e-3, "fp16": 2e-3, "bf16": 1e-2}
 
+_CHOSEN = (names.ARGMAX, names.TOKEN_IDS)
 _REPORT = "the graph is wrong; please report the model"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferencePass:
-    """One pass as PyTorch ran it."""
+    """One pass as PyTorch ran it.
 
-    inputs: PassInputs
+    Attributes:
+        feeds: The inputs, as ONNX Runtime takes them.
+        outputs: What PyTorch made of them.
+        scores: [..., vocab]: what chose the ids among the outputs; None where there are no ids.
+    """
+
+    feeds: dict[str, NDArray[np.generic]]
     outputs: dict[str, Tensor]
+    scores: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +107,7 @@ def reference_passes(graph: BaseGraph, architecture: Architecture) -> list[Refer
     drawn = [
         draw_pass(shape, architecture, seed) for seed, shape in enumerate(pass_shapes(architecture.sliding_window))
     ]
-    return [ReferencePass(inputs=inputs, outputs=_run_torch(graph, inputs)) for inputs in drawn]
+    return [_run_torch(graph, inputs) for inputs in drawn]
 
 
 def check_parity(file: Path, dtype: Dtype, passes: Sequence[ReferencePass]) -> Parity:
@@ -108,25 +119,44 @@ def check_parity(file: Path, dtype: Dtype, passes: Sequence[ReferencePass]) -> P
         passes: What PyTorch made of them.
 
     Raises:
-        ExportError: An output differs by more than the bound, or an argmax where no near tie excuses it.
+        ExportError: An output differs by more than the bound, or a chosen id where no near tie excuses it.
     """
     bound = BOUNDS[dtype]
     session = _session(file, half=dtype != "fp32")
     found: dict[str, float] = {}
     for item in passes:
-        outputs = session.run(list(item.outputs), item.inputs.feeds())
+        outputs = session.run(list(item.outputs), item.feeds)
         given = {name: torch.from_numpy(output) for name, output in zip(item.outputs, outputs, strict=True)}
-        for name, difference in compare_outputs(item.outputs, given, bound).items():
+        for name, difference in compare_outputs(item.outputs, given, bound, item.scores).items():
             found[name] = max(found.get(name, 0.0), difference)
     output = max(found, key=lambda name: found[name])
     return Parity(largest=found[output], output=output, bound=bound, passes=len(passes))
 
 
-def compare_outputs(expected: Mapping[str, Tensor], given: Mapping[str, Tensor], bound: float) -> dict[str, float]:
+def worst(found: Mapping[str, Parity]) -> Parity:
+    """Several graphs' outcomes as one; the output is named with its graph where there is more than one.
+
+    Args:
+        found: The outcome of every graph, by its key.
+    """
+    key = max(found, key=lambda key: found[key].largest)
+    output = found[key].output if len(found) == 1 else f"{found[key].output} of {key}"
+    return replace(found[key], output=output, passes=sum(parity.passes for parity in found.values()))
+
+
+def compare_outputs(
+    expected: Mapping[str, Tensor], given: Mapping[str, Tensor], bound: float, scores: Tensor | None = None
+) -> dict[str, float]:
     """The relative difference of every output.
 
+    Args:
+        expected: What PyTorch gave.
+        given: What the exported graph gave.
+        bound: The largest allowed difference.
+        scores: [..., vocab]: what PyTorch chose the ids among its outputs by.
+
     Raises:
-        ExportError: Two outputs differ in shape or by more than the bound, or two argmaxes by more
+        ExportError: Two outputs differ in shape or by more than the bound, or two chosen ids by more
             than a near tie.
     """
     for name in expected:
@@ -135,9 +165,12 @@ def compare_outputs(expected: Mapping[str, Tensor], given: Mapping[str, Tensor],
                 f"{name} has the shape {tuple(given[name].shape)} in the exported graph, "
                 f"{tuple(expected[name].shape)} in PyTorch: {_REPORT}"
             )
-    found = {name: _difference(expected[name], given[name]) for name in expected if name != names.ARGMAX}
+    found = {name: _difference(expected[name], given[name]) for name in expected if name not in _CHOSEN}
     _refuse_above(bound, found)
-    _compare_argmax(expected[names.LOGITS], given[names.ARGMAX], bound)
+    if scores is not None and names.ARGMAX in given:
+        _compare_chosen(names.ARGMAX, scores, given[names.ARGMAX][..., None], bound)
+    if scores is not None and names.TOKEN_IDS in given:
+        _compare_chosen(names.TOKEN_IDS, scores, given[names.TOKEN_IDS], bound)
     return found
 
 
@@ -156,15 +189,16 @@ def _refuse_above(bound: float, found: Mapping[str, float]) -> None:
             )
 
 
-def _compare_argmax(logits: Tensor, argmax: Tensor, bound: float) -> None:
-    """An argmax may differ only where the logit that it chose is within twice the bound of the best."""
-    if not logits.numel():
+def _compare_chosen(name: str, scores: Tensor, chosen: Tensor, bound: float) -> None:
+    """Ids [..., k], best first, may differ only where their scores are within twice the bound of the k best."""
+    if not chosen.numel():
         return
-    behind = float((logits.amax(dim=-1) - logits.gather(-1, argmax[..., None])[..., 0]).max())
-    allowed = 2 * bound * max(1.0, float(logits.abs().max()))
-    if behind > allowed:
+    best = scores.topk(chosen.shape[-1]).values
+    behind = float((best - scores.gather(-1, chosen)).abs().max())
+    allowed = 2 * bound * max(1.0, float(scores[scores.isfinite()].abs().max()))
+    if not behind <= allowed:
         raise ExportError(
-            f"the exported graph's argmax is {behind:.3g} behind PyTorch's best logit, "
+            f"the exported graph's {name} is {behind:.3g} away from PyTorch's best score, "
             f"allowed are {allowed:.3g}: {_REPORT}"
         )
 
@@ -184,9 +218,10 @@ def _compare_attention(graph: BaseGraph, architecture: Architecture) -> float:
     return _difference(plain, tree)
 
 
-def _run_torch(graph: BaseGraph, inputs: PassInputs) -> dict[str, Tensor]:
+def _run_torch(graph: BaseGraph, inputs: PassInputs) -> ReferencePass:
     with torch.no_grad():
-        return dict(zip(graph.output_names, graph(*inputs.tensors()), strict=True))
+        outputs = dict(zip(graph.output_names, graph(*inputs.tensors()), strict=True))
+    return ReferencePass(feeds=inputs.feeds(), outputs=outputs, scores=outputs[names.LOGITS])
 
 
 def _session(file: Path, *, half: bool) -> Any:  # noqa: ANN401 - onnxruntime has no types

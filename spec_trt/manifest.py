@@ -264,7 +264,8 @@ def _facts(kind: type[Facts], data: Mapping[str, Any]) -> Facts:
     made = kind(**data)
     for item in fields(kind):  # type: ignore[arg-type]
         expected, value = _JSON_TYPES.get(str(item.type).split("[")[0], object), getattr(made, item.name)
-        if not isinstance(value, expected):
+        absent = value is None and str(item.type).endswith("| None")
+        if not absent and not isinstance(value, expected):
             raise TypeError(f"{kind.__name__}.{item.name} can't be {value!r}")
     return made
 

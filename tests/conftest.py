@@ -13,6 +13,7 @@ from spec_trt.builder.config import BuildConfig
 from spec_trt.export.bundle import export_bundle
 from spec_trt.export.config import ExportConfig
 from tests.families import make_model, save_model
+from tests.heads.checkpoints import write_eagle, write_eagle3, write_medusa_v2
 from tests.runtime.fake_engine import EOS, save_byte_tokenizer
 
 FamilyPath = Callable[[str], Path]
@@ -108,3 +109,45 @@ def text_engine(text_bundle: Path) -> Path:
     engine = text_bundle.parent / "engine"
     build_engine(BuildConfig(bundle=text_bundle, out=engine))
     return engine
+
+
+@pytest.fixture(scope="session")
+def deep_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a tiny model that reads and writes bytes, with layers enough for EAGLE-3's features."""
+    directory = tmp_path_factory.mktemp("deep") / "model"
+    model = make_model("llama", num_hidden_layers=7, eos_token_id=EOS, max_position_embeddings=256)
+    save_byte_tokenizer(save_model(model, directory))
+    return directory
+
+
+@pytest.fixture(scope="session")
+def medusa_bundle(deep_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its bundle with random Medusa heads and a random EAGLE draft, both with the whole vocabulary."""
+    root = tmp_path_factory.mktemp("medusa")
+    write_medusa_v2(root / "medusa", heads=4)
+    write_eagle(root / "eagle")
+    export_bundle(
+        ExportConfig(
+            model=str(deep_model),
+            output=root / "bundle",
+            medusa=root / "medusa",
+            eagle=root / "eagle",
+            check=False,
+        )
+    )
+    return root / "bundle"
+
+
+@pytest.fixture(scope="session")
+def eagle_bundle(medusa_bundle: Path) -> Path:
+    """Its bundle with a random EAGLE draft: the one that has Medusa heads too."""
+    return medusa_bundle
+
+
+@pytest.fixture(scope="session")
+def eagle3_bundle(deep_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its bundle with a random EAGLE-3 draft, which knows a dozen ids."""
+    root = tmp_path_factory.mktemp("eagle3")
+    write_eagle3(root / "eagle")
+    export_bundle(ExportConfig(model=str(deep_model), output=root / "bundle", eagle=root / "eagle", check=False))
+    return root / "bundle"

@@ -25,15 +25,60 @@ __all__ = ["command"]
     show_default=True,
     help="Data type of weights, activations and cache.",
 )
-@click.option("--features", is_flag=True, help="Let the graph give EAGLE-3's features too.  [default: off]")
+@click.option(
+    "--medusa",
+    type=click.Path(path_type=Path),
+    help="Medusa heads, a directory or file in any public format.  [default: those in MODEL's own checkpoint, if any]",
+)
+@click.option(
+    "--eagle",
+    type=click.Path(path_type=Path),
+    help="An EAGLE, EAGLE-2 or EAGLE-3 draft, a directory or file in any public format.  [default: none]",
+)
+@click.option(
+    "--draft-vocab",
+    type=click.IntRange(min=1),
+    help="Let heads with the whole vocabulary draft only the so many most frequent ids of --draft-vocab-data.  "
+    "[default: as the checkpoint has it]",
+)
+@click.option(
+    "--draft-vocab-data",
+    type=click.Path(path_type=Path),
+    help="Texts to count ids in: JSON lines (messages, prompt and response, text) or plain text.  [default: none]",
+)
+@click.option(
+    "--features", is_flag=True, help="Let the base graph give EAGLE-3's features without such a head.  [default: off]"
+)
 @click.option("--no-check", is_flag=True, help="Skip the comparison with PyTorch.  [default: compare]")
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.  [default: refuse]")
-def command(model: str, out: Path, dtype: Dtype, features: bool, no_check: bool, force: bool) -> None:
-    """Export MODEL to the bundle directory OUT: ONNX graph, tokenizer and manifest.
+def command(
+    model: str,
+    out: Path,
+    dtype: Dtype,
+    medusa: Path | None,
+    eagle: Path | None,
+    draft_vocab: int | None,
+    draft_vocab_data: Path | None,
+    features: bool,
+    no_check: bool,
+    force: bool,
+) -> None:
+    """Export MODEL, and draft heads for it, to the bundle directory OUT: ONNX graphs, tokenizer and manifest.
 
     MODEL is a local Hugging Face directory, a hub id, or a .gguf file.
     """
-    config = ExportConfig(model=model, output=out, dtype=dtype, features=features, check=not no_check, replace=force)
+    config = ExportConfig(
+        model=model,
+        output=out,
+        dtype=dtype,
+        medusa=medusa,
+        eagle=eagle,
+        draft_vocab=draft_vocab,
+        draft_vocab_data=draft_vocab_data,
+        features=features,
+        check=not no_check,
+        replace=force,
+    )
     with _bar() as begin:
         from spec_trt.export.bundle import export_bundle
 
@@ -59,7 +104,7 @@ def _bar() -> Iterator[Callable[[str], None]]:
 
 
 def _summary(exported: "Exported", out: Path) -> str:
-    lines = []
+    lines = list(exported.notes)
     if exported.parity is not None:
         parity = exported.parity
         lines.append(

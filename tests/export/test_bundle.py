@@ -162,6 +162,13 @@ def test_features_of_a_shallow_model_are_refused_before_tracing(family_model: Fa
     assert steps == ["load"]
 
 
+def test_features_of_a_shallow_model_are_refused_before_its_weights_are_read(family_model: FamilyPath, tmp_path: Path):
+    model = Path(shutil.copytree(family_model("llama"), tmp_path / "model"))
+    (model / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match="three distinct layers"):
+        export(model, tmp_path / "bundle", features=True)
+
+
 def test_the_tokenizer_is_kept_with_its_chat_template(tmp_path: Path):
     model = save_tokenizer(save_model(make_model("llama"), tmp_path / "model"))
     export(model, tmp_path / "bundle", check=False)

@@ -150,13 +150,26 @@ def outputs(logits: torch.Tensor, argmax: int) -> dict[str, torch.Tensor]:
 
 def test_a_near_tie_excuses_another_argmax():
     logits = torch.tensor([[[1.0, 5.0, 4.9995]]])
-    compare_outputs(outputs(logits, 1), outputs(logits, 2), bound=1e-3)
+    compare_outputs(outputs(logits, 1), outputs(logits, 2), bound=1e-3, scores=logits)
 
 
 def test_an_argmax_without_near_tie_is_refused():
     logits = torch.tensor([[[1.0, 5.0, 4.9]]])
-    with pytest.raises(ExportError, match=r"argmax is 0\.1 behind PyTorch's best logit, allowed are 0\.01"):
-        compare_outputs(outputs(logits, 1), outputs(logits, 2), bound=1e-3)
+    with pytest.raises(ExportError, match=r"argmax is 0\.1 away from PyTorch's best score, allowed are 0\.01"):
+        compare_outputs(outputs(logits, 1), outputs(logits, 2), bound=1e-3, scores=logits)
+
+
+@pytest.mark.parametrize("chosen", [[3, 1], [1, 3]], ids=["in order", "a near tie"])
+def test_candidates_may_change_places_in_a_near_tie(chosen: list[int]):
+    scores = torch.tensor([[-9.0, -1.0001, float("-inf"), -1.0]])
+    compare_outputs({}, {names.TOKEN_IDS: torch.tensor([chosen])}, bound=1e-3, scores=scores)
+
+
+@pytest.mark.parametrize("chosen", [[3, 0], [3, 2]], ids=["a worse one", "one that is not drafted"])
+def test_other_candidates_are_refused(chosen: list[int]):
+    scores = torch.tensor([[-9.0, -1.0001, float("-inf"), -1.0]])
+    with pytest.raises(ExportError, match=r"token_ids is (8|inf) away from PyTorch's best score"):
+        compare_outputs({}, {names.TOKEN_IDS: torch.tensor([chosen])}, bound=1e-3, scores=scores)
 
 
 def test_not_a_number_is_refused():
