@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -5,7 +7,7 @@ from hypothesis import strategies as st
 
 from spec_trt import names
 from spec_trt.errors import ConfigError
-from spec_trt.runtime.kv_cache import KVCache
+from spec_trt.runtime.kv_cache import KVCache, on_host
 from tests.runtime.fake_session import fake_facts
 
 
@@ -50,6 +52,36 @@ def test_growth_keeps_rows_and_leaves_little_unused():
         assert cache.capacity - cache.lengths[0] < 32 + cache.lengths[0] / 8
     first = filled(cache, 1, seed=0)
     torch.testing.assert_close(cache.buffer[:, :, :, :1], first, rtol=0, atol=0)
+
+
+@pytest.fixture
+def nan_in_new_memory():
+    """Memory that PyTorch hands out holds NaN until it is written."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("nan_in_new_memory")
+def test_unused_rows_are_zeros_whatever_the_memory_held():
+    cache = KVCache(fake_facts(), step=4)
+    assert (cache.buffer == 0).all()
+    cache.commit(filled(cache, 3), [range(3)])
+    cache.reserve(9)
+    assert (cache.buffer[:, :, :, 3:] == 0).all()
+    cache.reset(0)
+    assert cache.buffer.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_rows_are_taken_as_a_tensor_or_as_the_hosts_array(dtype):
+    facts = replace(fake_facts(), dtype=dtype)
+    caches = KVCache(facts), KVCache(facts)
+    rows = filled(caches[0], 3)
+    caches[0].commit(rows, [[0, 2]])
+    caches[1].commit(on_host(rows), [[0, 2]])
+    torch.testing.assert_close(caches[0].buffer, caches[1].buffer, rtol=0, atol=0)
+    torch.testing.assert_close(caches[0].buffer[:, :, :, 1], rows[:, :, :, 2], rtol=0, atol=0)
 
 
 def test_tentative_rows_stand_behind_the_committed_and_go_with_the_next_commit():
