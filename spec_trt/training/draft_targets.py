@@ -1,0 +1,57 @@
+"""From the target's vocabulary to a draft's, and what a head is measured by."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["RANKS", "Accuracy", "DraftIndex", "rank_hits"]
+
+RANKS = (1, 4)
+"""Accuracy is measured among so many best tokens: the children that a tree's node has."""
+
+
+class DraftIndex(nn.Module):
+    """The draft's row of every id of the target; -1 for ids that it can't draft."""
+
+    rows: Tensor
+
+    def __init__(self, draft_ids: Sequence[int] | None, vocab: int) -> None:
+        super().__init__()
+        rows = torch.arange(vocab)
+        if draft_ids is not None:
+            rows = torch.full((vocab,), -1)
+            rows[torch.tensor(draft_ids)] = torch.arange(len(draft_ids))
+        self.register_buffer("rows", rows, persistent=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Ids of the target (-1 stays) -> rows of the draft."""
+        return torch.where(ids < 0, ids, self.rows[ids.clamp(min=0)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accuracy:
+    """What a head gets right, per head or per unrolled step.
+
+    Attributes:
+        hits: [heads or steps, len(RANKS)]: rows whose token is among the best.
+        rows: [heads or steps]: all rows, those with a token outside the draft vocabulary included.
+        loss: [heads or steps]: summed cross-entropy of the rows inside it.
+    """
+
+    hits: Tensor
+    rows: Tensor
+    loss: Tensor
+
+
+def rank_hits(logits: Tensor, wanted: Tensor) -> Tensor:
+    """How many rows have the wanted draft row among the best: [rows, len(RANKS)] bool.
+
+    Args:
+        logits: [rows, draft_vocab].
+        wanted: [rows]; -1 is never hit.
+    """
+    best = logits.topk(min(max(RANKS), logits.shape[-1]), dim=-1).indices
+    hits = best == wanted[:, None]
+    return torch.stack([hits[:, :rank].any(-1) for rank in RANKS], dim=-1)

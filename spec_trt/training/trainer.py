@@ -1,0 +1,175 @@
+"""transformers' Trainer for draft heads: batches, held-out accuracy, progress and checkpoints."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainingArguments
+
+from spec_trt.training.config import TrainConfig
+from spec_trt.training.conversations import TokenSequence
+from spec_trt.training.draft_targets import RANKS, Accuracy
+
+__all__ = ["HeadTrainer", "Progress", "last_checkpoint", "make_trainer", "pad_batch"]
+
+Example = dict[str, Any]
+
+
+def pad_batch(examples: Sequence[Example]) -> dict[str, Tensor]:
+    """Pad to the longest on the right: [batch, nodes] ids and masks, and the sequences' [batch] places."""
+    nodes = max(len(example["input_ids"]) for example in examples)
+    input_ids = torch.zeros(len(examples), nodes, dtype=torch.int64)
+    attention_mask, loss_mask = (torch.zeros(len(examples), nodes, dtype=torch.bool) for _ in range(2))
+    for row, example in enumerate(examples):
+        length = len(example["input_ids"])
+        input_ids[row, :length] = torch.tensor(example["input_ids"])
+        attention_mask[row, :length] = True
+        loss_mask[row, :length] = torch.tensor(example["loss_mask"])
+    index = torch.tensor([example["index"] for example in examples])
+    return {"input_ids": input_ids, "attention_mask": attention_mask, "loss_mask": loss_mask, "index": index}
+
+
+class HeadTrainer(Trainer):  # type: ignore[misc]
+    """Measures held-out accuracy with the head's own `measure`."""
+
+    def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:  # noqa: ANN401 - Trainer's own signature
+        """Accuracy of each head or step on the held-out sequences, logged as numbers."""
+        module = cast(nn.Module, self.accelerator.unwrap_model(self.model))
+        was_training = module.training
+        module.eval()
+        total: list[Tensor] = []
+        for batch in self.get_eval_dataloader():
+            part: Accuracy = module.measure(**self._prepare_inputs(batch))
+            numbers = torch.cat([part.hits, part.rows[:, None], part.loss[:, None]], dim=-1).double()
+            total.append(self.accelerator.reduce(numbers, "sum"))
+        module.train(was_training)
+        metrics = _metrics(torch.stack(total).sum(0), module.labels)
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+
+def _metrics(total: Tensor, labels: Sequence[str]) -> dict[str, float]:
+    """Sums [heads or steps, ranks + 2] -> named means."""
+    metrics: dict[str, float] = {}
+    for label, (*hits, rows, loss) in zip(labels, total.tolist(), strict=True):
+        for rank, count in zip(RANKS, hits, strict=True):
+            metrics[f"eval_{label} top-{rank}"] = count / max(1.0, rows)
+        metrics[f"eval_{label} loss"] = loss / max(1.0, rows)
+    metrics["eval_loss"] = sum(metrics[f"eval_{label} loss"] for label in labels)
+    return metrics
+
+
+class Progress(TrainerCallback):  # type: ignore[misc]
+    """A bar on stderr, and a row of accuracies at each evaluation."""
+
+    def __init__(self, labels: Sequence[str]) -> None:
+        self._labels = labels
+        self._bar: tqdm[Any] | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ANN401, ARG002
+        """Open the bar, and name the columns."""
+        if state.is_world_process_zero:
+            self._bar = tqdm(total=state.max_steps, initial=state.global_step, desc="train", unit="step")
+            columns = [f"{label} top-{'/'.join(map(str, RANKS))}" for label in self._labels]
+            self._bar.write("  ".join([f"{'step':>6}", f"{'tokens':>10}", *columns]), file=sys.stderr)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ANN401, ARG002
+        """Move the bar."""
+        if self._bar is not None:
+            self._bar.update(state.global_step - self._bar.n)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ANN401, ARG002
+        """Show the loss beside the bar."""
+        if self._bar is not None and logs and "loss" in logs:
+            self._bar.set_postfix(loss=f"{logs['loss']:.4f}")
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:  # noqa: ANN401, ARG002
+        """Write a row."""
+        if self._bar is None or metrics is None:
+            return
+        cells = [
+            "/".join(f"{metrics[f'eval_{label} top-{rank}']:.3f}" for rank in RANKS).rjust(len(label) + 8)
+            for label in self._labels
+        ]
+        row = [f"{state.global_step:>6}", f"{state.num_input_tokens_seen:>10}", *cells]
+        self._bar.write("  ".join(row), file=sys.stderr)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ANN401, ARG002
+        """Close the bar."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+
+def make_trainer(
+    config: TrainConfig,
+    module: nn.Module,
+    train: Sequence[TokenSequence],
+    held_out: Sequence[TokenSequence],
+    directory: Path,
+) -> HeadTrainer:
+    """Set up a training whose checkpoints lie in `directory`.
+
+    A sequence's place is its index in `train`, and behind those in `held_out`.
+    """
+    arguments = TrainingArguments(
+        output_dir=str(directory),
+        per_device_train_batch_size=config.batch_size,
+        per_device_eval_batch_size=config.batch_size,
+        learning_rate=config.learning_rate,
+        lr_scheduler_type=config.schedule,
+        warmup_steps=config.warmup,
+        num_train_epochs=config.epochs,
+        max_steps=config.max_steps or -1,
+        weight_decay=0.0,
+        adam_beta2=0.95,
+        max_grad_norm=config.clip,
+        seed=config.seed,
+        train_sampling_strategy="group_by_length",
+        eval_strategy="steps" if held_out else "no",
+        eval_steps=config.evaluate_every,
+        save_steps=config.checkpoint_every,
+        save_total_limit=2,
+        logging_steps=10,
+        include_num_input_tokens_seen="non_padding",
+        remove_unused_columns=False,
+        dataloader_pin_memory=False,
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=not torch.cuda.is_available(),
+    )
+    examples = [
+        {"input_ids": sequence.input_ids, "loss_mask": sequence.loss_mask, "index": index}
+        for index, sequence in enumerate([*train, *held_out])
+    ]
+    trainer = HeadTrainer(
+        model=module,
+        args=arguments,
+        data_collator=pad_batch,
+        train_dataset=examples[: len(train)],
+        eval_dataset=examples[len(train) :] or None,
+        callbacks=[Progress(cast(list[str], module.labels))],
+    )
+    for callback in (PrinterCallback, ProgressCallback):
+        trainer.remove_callback(callback)
+    return trainer
+
+
+def last_checkpoint(directory: Path) -> Path | None:
+    """The newest checkpoint that was written in full: its state is written last."""
+    found = [path for path in directory.glob("checkpoint-*") if _is_whole(path / "trainer_state.json")]
+    return max(found, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+
+
+def _is_whole(state: Path) -> bool:
+    try:
+        json.loads(state.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return True
