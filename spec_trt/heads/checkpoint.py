@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
 from spec_trt.errors import ModelError
@@ -136,7 +137,8 @@ def _read(file: Path, keys: Sequence[str]) -> dict[str, Tensor]:
 
 def _pickled(file: Path) -> Mapping[str, Tensor]:
     """A state dict of PyTorch's own format; mapped, so that only what is used is read."""
-    with _named_errors(file):
+    with _named_errors(file), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a protocol other than its own: either it can be read, or it raises
         content = torch.load(file, map_location="cpu", weights_only=True, mmap=_is_zip(file))
     if not isinstance(content, dict) or not all(
         isinstance(key, str) and isinstance(value, Tensor) for key, value in content.items()
@@ -158,7 +160,7 @@ def _named_errors(file: Path) -> Iterator[None]:
         raise ModelError(
             f"cannot read {file}: damaged, or it holds more than tensors; nothing in it was run"
         ) from error
-    except (SafetensorError, OSError, RuntimeError, ValueError, EOFError, KeyError) as error:
+    except Exception as error:  # damaged bytes make the readers raise whatever they stumble over
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ModelError(f"cannot read {file}: damaged or cut short ({reason}); get it again") from error
 

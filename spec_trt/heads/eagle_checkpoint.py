@@ -8,11 +8,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from spec_trt.errors import ConfigError, ModelError
@@ -26,6 +25,8 @@ from spec_trt.heads.state import check_state, save_state, saved
 from spec_trt.heads.target import HeadTarget
 
 __all__ = ["LoadedEagle", "check_standalone_eagle", "load_eagle", "save_eagle"]
+
+Value = TypeVar("Value")
 
 WEIGHTS_FILE = "model.safetensors"
 _EMBEDDING, _LM_HEAD, _OWN_ROWS = "embed_tokens.weight", "lm_head.weight", "projection.weight"
@@ -66,7 +67,10 @@ def load_eagle(path: Path, target: HeadTarget) -> LoadedEagle:
     _check_eagle(found, checkpoint.source)
     settings = read_settings(checkpoint, found, target)
     kind = "EAGLE" if settings.config.version == 1 else "EAGLE-3"
-    check_state(found, _needed(settings.config, found, target), checkpoint.source, kind)
+    needed = _needed(settings.config, found, target)
+    if any(key.startswith(_MIDDLE) for key in checkpoint.tensors):
+        needed = _renamed(needed, _FIRST, _MIDDLE)
+    check_state(checkpoint.tensors, needed, checkpoint.source, kind)
     draft_ids = draft_ids_in(found, target.vocab, checkpoint.source)
     tree, notes = checkpoint_tree(checkpoint.config)
     return LoadedEagle(
@@ -123,8 +127,8 @@ def save_eagle(
     (directory / "config.json").write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
 
 
-def _renamed(state: Mapping[str, Tensor], old: str, new: str) -> dict[str, Tensor]:
-    return {new + key.removeprefix(old) if key.startswith(old) else key: tensor for key, tensor in state.items()}
+def _renamed(state: Mapping[str, Value], old: str, new: str) -> dict[str, Value]:
+    return {new + key.removeprefix(old) if key.startswith(old) else key: value for key, value in state.items()}
 
 
 def _check_eagle(found: Mapping[str, Tensor], source: str) -> None:

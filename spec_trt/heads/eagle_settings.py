@@ -176,7 +176,7 @@ def _checked_layers(chosen: tuple[int, ...], layers: int, source: str) -> tuple[
     if len(set(chosen)) < len(chosen) or not all(0 <= layer < layers for layer in chosen):
         raise ModelError(
             f"{source} reads features of layers {list(chosen)}, the target has {layers} layers: expected different "
-            f"ones from 0 to {layers - 1} (the default three need a target of at least 6 layers)"
+            f"ones from 0 to {layers - 1} (the default three need a target of at least 7 layers)"
         )
     return chosen
 

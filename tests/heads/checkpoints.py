@@ -15,7 +15,8 @@ from tests.families import VOCAB, make_model
 Tensors = dict[str, Tensor]
 
 HIDDEN = 32
-LAYERS = 6  # of the target: the fewest that have three feature layers
+THETA = 5000.0
+LAYERS = 7  # of the target: the fewest whose default feature layers, 2, n//2 and n-3, differ
 DRAFT_IDS = [2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 299]
 SHAPE: dict[str, Any] = {
     "hidden_size": HIDDEN,
@@ -34,9 +35,13 @@ SHAPE: dict[str, Any] = {
 
 @cache
 def make_target(family: str = "llama", **changes: Any) -> HeadTarget:
-    """The target side of a tiny model, its RoPE not the default one."""
-    theta: dict[str, Any] = {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}} if not changes else {}
-    return head_target(make_model(family, num_hidden_layers=LAYERS, **theta, **changes))
+    """The target side of a tiny model; llama's is deep enough for EAGLE-3, its RoPE not the default one."""
+    if family == "llama":
+        changes = {
+            "num_hidden_layers": LAYERS,
+            "rope_parameters": {"rope_type": "default", "rope_theta": THETA},
+        } | changes
+    return head_target(make_model(family, **changes))
 
 
 def write(directory: Path, tensors: Tensors, config: dict[str, Any] | None, file: str = "model.safetensors") -> Path:
@@ -73,9 +78,7 @@ def random_tensors(shapes: dict[str, tuple[int, ...]], seed: int = 0) -> Tensors
     return made
 
 
-def medusa_tensors(
-    *, heads: int = 3, layers: int = 1, own: bool = True, prefix: str = "", vocab: int = VOCAB
-) -> Tensors:
+def medusa_tensors(*, heads: int = 3, layers: int = 1, own: bool = True, prefix: str = "") -> Tensors:
     """`{h}.{l}.linear.*` and, where heads have projections of their own, `{h}.{L}.weight`."""
     shapes: dict[str, tuple[int, ...]] = {}
     for head in range(heads):

@@ -32,11 +32,13 @@ def medusa(tensors: Tensors, hidden_states: Tensor, lm_head: Tensor, *, prefix: 
     return torch.stack(logits, dim=-2)
 
 
-def eagle(tensors: Tensors, embedded: Tensor, features: Tensor, lm_head: Tensor, theta: float) -> Draft:
+def eagle(
+    tensors: Tensors, embedded: Tensor, features: Tensor, lm_head: Tensor, theta: float, *, eps: float = 1e-5
+) -> Draft:
     """fc(cat[embed, f]) -> a layer without input norm -> the target's lm_head."""
     states = torch.cat([embedded, features], dim=-1) @ tensors["fc.weight"].T + tensors.get("fc.bias", torch.zeros(1))
     states = states + attention(tensors, "layers.0.", states, theta)
-    states = states + mlp(tensors, "layers.0.", states)
+    states = states + mlp(tensors, "layers.0.", states, eps)
     return Draft(logits=states @ lm_head.T, next_features=states)
 
 
