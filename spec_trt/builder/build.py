@@ -10,9 +10,18 @@ import numpy as np
 import onnx_ir as ir
 
 import spec_trt
+from spec_trt import names
 from spec_trt.builder.calibration import calibration_fingerprint, calibration_tokens, measure_absmax
 from spec_trt.builder.config import BuildConfig
-from spec_trt.builder.pipeline import apply_passes, lean_passes, lower, options, quantizing_passes
+from spec_trt.builder.pipeline import (
+    apply_passes,
+    head_options,
+    lean_passes,
+    lower,
+    options,
+    quantizing_head_passes,
+    quantizing_passes,
+)
 from spec_trt.builder.smoke import smoke_test
 from spec_trt.errors import BuildError, ConfigError, ManifestError
 from spec_trt.files import atomic_directory, sha256
@@ -33,7 +42,6 @@ __all__ = ["Built", "Progress", "build_engine"]
 
 Progress = Callable[[str], object]
 
-_BASE = "base"
 _HALF = {"float16", "bfloat16"}
 _ALIGNMENT = 4096
 
@@ -62,7 +70,7 @@ def build_engine(config: BuildConfig, progress: Progress = lambda _: None) -> Bu
     bundle = load_manifest(config.bundle, verify=config.verify)
     if bundle.engine is not None:
         raise ManifestError(f"{config.bundle} is an engine already: build from the bundle that `export` wrote")
-    facts = _engine_facts(config)
+    facts = _engine_facts(config, bundle)
     found = _existing(config.out)
     if found == facts and (whole := _whole(config)) is not None:
         return Built(manifest=whole, fresh=False)
@@ -74,7 +82,8 @@ def build_engine(config: BuildConfig, progress: Progress = lambda _: None) -> Bu
             for name in bundle.graphs
         }
         progress("check")
-        smoke_test(directory / graphs[_BASE].file, bundle.model.vocab)
+        for graph in graphs.values():
+            smoke_test(directory / graph.file, bundle.model.vocab)
         model = replace(bundle.model, dtype="fp32")
         manifest = replace(bundle, model=model, graphs=graphs, engine=facts, files=describe_files(directory))
         save_manifest(manifest, directory)
@@ -91,9 +100,12 @@ class _Job:
     progress: Progress
 
 
-def _engine_facts(config: BuildConfig) -> EngineFacts:
+def _engine_facts(config: BuildConfig, bundle: Manifest) -> EngineFacts:
     """What identifies the engine to be: two builds with equal facts hold the same."""
     settings = options(config.precision)
+    heads = {name: head_options(config.precision) for name in bundle.graphs if name != names.BASE}
+    if heads:
+        settings["heads"] = heads
     if config.calibrated:
         settings["calibration"] = calibration_fingerprint(config.calibration)
     return EngineFacts(
@@ -156,11 +168,7 @@ def _build_graph(job: _Job, name: str) -> GraphFacts:
     for step in lean_passes():
         job.progress(f"{name}: {type(step).__name__}")
         apply_passes(model, [step])
-    absmax: dict[str, np.ndarray] = {}
-    if job.config.calibrated and name == _BASE:
-        job.progress(f"{name}: calibrate")
-        absmax = _measure(job, model)
-    steps = quantizing_passes(job.config.precision, absmax)
+    steps = _quantizing_passes(job, name, model)
     for step in steps:
         job.progress(f"{name}: {type(step).__name__}")
         apply_passes(model, [step])
@@ -170,6 +178,18 @@ def _build_graph(job: _Job, name: str) -> GraphFacts:
     model.producer_name, model.producer_version = "spec-trt", spec_trt.__version__
     ir.save(model, job.out / graph.file, external_data=f"{graph.file}.data", alignment=_ALIGNMENT)
     return GraphFacts(file=graph.file, inputs=_raised(graph.inputs), outputs=_raised(graph.outputs))
+
+
+def _quantizing_passes(job: _Job, name: str, model: ir.Model) -> list[ir.passes.PassBase]:
+    """What the precision adds to a graph; the base's activations are measured for it."""
+    precision = job.config.precision
+    if name != names.BASE:
+        return quantizing_head_passes(precision)
+    absmax: dict[str, np.ndarray] = {}
+    if job.config.calibrated:
+        job.progress(f"{name}: calibrate")
+        absmax = _measure(job, model)
+    return quantizing_passes(precision, absmax)
 
 
 def _load(path: Path) -> ir.Model:

@@ -1,4 +1,4 @@
-"""c(n): what a pass with n nodes costs, and which kernels it is spent on."""
+"""c(n): what a pass with n nodes costs, the draft heads' too, and which kernels it is spent on."""
 
 import json
 import time
@@ -17,7 +17,15 @@ from spec_trt.builder.onnxruntime_session import OrtGraph
 from spec_trt.errors import ManifestError
 from spec_trt.manifest import load_manifest
 
-__all__ = ["BoundPass", "KernelCost", "PassCost", "kernel_profile", "measure_pass_cost"]
+__all__ = [
+    "BoundPass",
+    "HeadCost",
+    "KernelCost",
+    "PassCost",
+    "kernel_profile",
+    "measure_head_cost",
+    "measure_pass_cost",
+]
 
 _WARM_UP = 3
 _LAST_TOKEN = 97  # any id that every vocabulary has
@@ -41,6 +49,23 @@ class PassCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeadCost:
+    """A pass of a draft head's graph at one size.
+
+    Attributes:
+        graph: `medusa`, `eagle` or `eagle_fuse`.
+        past: Rows of its cache, all committed; None for a graph without one.
+        nodes: Nodes of a level, or rows of hidden states.
+        latency_ms: The median over the repeats.
+    """
+
+    graph: str
+    past: int | None
+    nodes: int
+    latency_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KernelCost:
     """All calls of one kind of kernel in a pass, as ONNX Runtime's profile has them (profiling adds to each)."""
 
@@ -54,7 +79,7 @@ def measure_pass_cost(
     engine: Path,
     nodes: Sequence[int] = (1, 2, 4, 8, 16, 32, 64),
     pasts: Sequence[int] = (256, 2048),
-    threads: int = 2,
+    threads: int | None = None,
     repeats: int = 25,
 ) -> list[PassCost]:
     """Measure an engine's passes in plain ONNX Runtime, with everything bound in advance.
@@ -63,23 +88,17 @@ def measure_pass_cost(
         engine: An engine directory.
         nodes: Sizes of the tree; the smallest is what the others are compared with.
         pasts: Rows of the cache.
-        threads: Threads inside one operator.
+        threads: Threads inside one operator; the number of cores when None.
         repeats: Runs of each size; the sizes take turns, so that a busy moment hits all alike.
 
     Raises:
         ManifestError: The directory is damaged.
         BackendError: ONNX Runtime is missing or refuses the engine.
     """
-    graph = OrtGraph(_base_graph(engine), threads=threads)
+    graph = OrtGraph(_graphs(engine)[names.BASE], threads=threads)
     costs = []
     for past in pasts:
-        passes = [BoundPass(graph, past, count) for count in nodes]
-        times: list[list[float]] = [[] for _ in passes]
-        for _ in range(repeats + _WARM_UP):
-            for found, bound in zip(times, passes, strict=True):
-                bound.run()  # untimed: the pass before was of another size, which decoding's seldom is
-                found.append(bound.run())
-        medians = [1000 * median(found[_WARM_UP:]) for found in times]
+        medians = _medians_ms(graph, past, nodes, repeats)
         fewest = medians[nodes.index(min(nodes))]
         costs += [
             PassCost(past=past, nodes=count, latency_ms=latency, ratio=latency / fewest)
@@ -88,8 +107,44 @@ def measure_pass_cost(
     return costs
 
 
+def measure_head_cost(
+    engine: Path,
+    nodes: Sequence[int] = (1, 2, 4, 8, 16),
+    pasts: Sequence[int] = (256, 2048),
+    threads: int | None = None,
+    repeats: int = 25,
+) -> list[HeadCost]:
+    """Measure the passes of an engine's draft heads; nothing where it has none.
+
+    Arguments and errors are `measure_pass_cost`'s.
+    """
+    costs = []
+    for name, path in _graphs(engine).items():
+        if name == names.BASE:
+            continue
+        graph = OrtGraph(path, threads=threads)
+        for past in pasts if graph.cache_names else (None,):
+            medians = _medians_ms(graph, past or 0, nodes, repeats)
+            costs += [
+                HeadCost(graph=name, past=past, nodes=count, latency_ms=latency)
+                for count, latency in zip(nodes, medians, strict=True)
+            ]
+    return costs
+
+
+def _medians_ms(graph: OrtGraph, past: int, nodes: Sequence[int], repeats: int) -> list[float]:
+    """The median latency at each size."""
+    passes = [BoundPass(graph, past, count) for count in nodes]
+    times: list[list[float]] = [[] for _ in passes]
+    for _ in range(repeats + _WARM_UP):
+        for found, bound in zip(times, passes, strict=True):
+            bound.run()  # untimed: the pass before was of another size, which decoding's seldom is
+            found.append(bound.run())
+    return [1000 * median(found[_WARM_UP:]) for found in times]
+
+
 def kernel_profile(
-    engine: Path, nodes: int, past: int = 256, threads: int = 2, repeats: int = 25, count: int = 5
+    engine: Path, nodes: int, past: int = 256, threads: int | None = None, repeats: int = 25, count: int = 5
 ) -> list[KernelCost]:
     """List the kernels a pass spends most of its time in.
 
@@ -97,12 +152,12 @@ def kernel_profile(
         engine: An engine directory.
         nodes: Nodes of the tree.
         past: Rows of the cache.
-        threads: Threads inside one operator.
+        threads: Threads inside one operator; the number of cores when None.
         repeats: Runs; the median of each node of the graph is taken.
         count: How many kernels to list.
     """
     with TemporaryDirectory(prefix="spec-trt-") as directory:
-        graph = OrtGraph(_base_graph(engine), threads=threads, profile_prefix=Path(directory) / "profile")
+        graph = OrtGraph(_graphs(engine)[names.BASE], threads=threads, profile_prefix=Path(directory) / "profile")
         bound = BoundPass(graph, past, nodes)
         for _ in range(repeats + _WARM_UP):
             bound.run()
@@ -110,11 +165,12 @@ def kernel_profile(
     return _summarize(events)[:count]
 
 
-def _base_graph(engine: Path) -> Path:
+def _graphs(engine: Path) -> dict[str, Path]:
+    """The engine's graphs by name."""
     manifest = load_manifest(engine)
     if manifest.engine is None:
         raise ManifestError(f"{engine} is a bundle, not an engine: run `spec-trt build {engine} ENGINE`")
-    return engine / manifest.graphs["base"].file
+    return {name: engine / graph.file for name, graph in manifest.graphs.items()}
 
 
 def _summarize(events: list[dict[str, Any]]) -> list[KernelCost]:
@@ -139,7 +195,7 @@ class BoundPass:
 
     def __init__(self, graph: OrtGraph, past: int, nodes: int) -> None:
         self._session = graph.session
-        feeds = _feeds(graph, past, nodes)
+        feeds = graph.feeds([min(node, _LAST_TOKEN) for node in range(nodes)], past)
         for name in graph.cache_names:
             feeds[name].fill(0.01)  # memory never written is one page of zeros, and reading it costs nothing
         self._arrays = [*feeds.values()]
@@ -157,15 +213,3 @@ class BoundPass:
         begin = time.perf_counter()
         self._session.run_with_iobinding(self._io)
         return time.perf_counter() - begin
-
-
-def _feeds(graph: OrtGraph, past: int, nodes: int) -> dict[str, np.ndarray]:
-    positions = np.arange(nodes, dtype=np.int64)[None]
-    return {
-        names.INPUT_IDS: np.minimum(positions, _LAST_TOKEN),
-        names.POSITION_IDS: past + positions,
-        names.PAST_LENS: np.array([past], np.int64),
-        names.TREE_MASK: np.tri(nodes, dtype=np.bool_)[None],
-        names.LOGITS_ROWS: positions,
-        **graph.cache(past),
-    }

@@ -21,13 +21,19 @@ class Linear:
 
     Attributes:
         node: A `MatMul`, or a `FusedMatMul` that reads a tied embedding transposed.
-        input: [..., inputs] float32.
         transposed: Whether the stored matrix is [outputs, inputs].
     """
 
     node: ir.Node
-    input: ir.Value
     transposed: bool
+
+    @property
+    def input(self) -> ir.Value:
+        """[..., inputs] float32: another one once the matmul that makes it is replaced."""
+        value = self.node.inputs[0]
+        if value is None:
+            raise ValueError(f"{self.node.name} has no input")
+        return value
 
     def matrix(self) -> np.ndarray:
         """The weight, as [inputs, outputs] float32."""
@@ -47,9 +53,8 @@ def find_linears(graph: ir.Graph) -> list[Linear]:
     """
     found = []
     for node in graph:
-        source = node.inputs[0] if node.inputs else None
-        if source is not None and _is_linear(node) and not _routes(node) and not _rotates(node):
-            found.append(Linear(node=node, input=source, transposed=node.op_type == "FusedMatMul"))
+        if _is_linear(node) and not _routes(node) and not _rotates(node):
+            found.append(Linear(node=node, transposed=node.op_type == "FusedMatMul"))
     return found
 
 

@@ -1,4 +1,4 @@
-"""A base graph in plain ONNX Runtime, as the builder measures it."""
+"""An engine's graph in plain ONNX Runtime, as the builder measures it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ _CACHE_PREFIX = ("past_key", "past_value")
 
 
 class OrtGraph:
-    """A base graph, run on the CPU.
+    """A base graph or a draft head's, run on the CPU.
 
     Args:
         path: The ONNX file.
@@ -44,17 +44,33 @@ class OrtGraph:
 
     def run_text(self, ids: Sequence[int], outputs: Sequence[str]) -> list[np.ndarray]:
         """Run a text of one sequence in one causal pass over an empty cache, projecting every token."""
-        nodes = len(ids)
-        positions = np.arange(nodes)[None]
-        feeds = {
+        return self.run(self.feeds(ids), outputs)
+
+    def feeds(self, ids: Sequence[int], past: int = 0) -> dict[str, np.ndarray]:
+        """Make the inputs of a causal pass of one sequence behind a full cache.
+
+        Args:
+            ids: The pass's tokens, one per node or row; a graph without `input_ids` takes their number.
+            past: Rows of the cache, all committed.
+
+        Returns:
+            What this graph takes of: ids, positions, mask, a cache of zeros, hidden states or features (seeded
+            normal numbers).
+        """
+        positions = np.arange(len(ids))[None]
+        known = {
             names.INPUT_IDS: np.array([ids], np.int64),
-            names.POSITION_IDS: positions,
-            names.PAST_LENS: np.zeros(1, np.int64),
-            names.TREE_MASK: np.tri(nodes, dtype=np.bool_)[None],
+            names.POSITION_IDS: past + positions,
+            names.PAST_LENS: np.array([past], np.int64),
+            names.TREE_MASK: np.tri(len(ids), dtype=np.bool_)[None],
             names.LOGITS_ROWS: positions,
-            **self.cache(past=0),
+            **self.cache(past),
         }
-        return self.run(feeds, outputs)
+        return {name: known[name] if name in known else self._features(name, len(ids)) for name in self.inputs}
+
+    def _features(self, name: str, nodes: int) -> np.ndarray:
+        width = self.inputs[name].shape[-1]
+        return np.random.default_rng(0).standard_normal((1, nodes, width), dtype=np.float32)
 
     def cache(self, past: int, batch: int = 1) -> dict[str, np.ndarray]:
         """Make buffers of zeros for every layer: [batch, kv_heads, past, head_dim] each."""

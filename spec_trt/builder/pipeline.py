@@ -10,15 +10,20 @@ from onnx_ir.passes.common import CommonSubexpressionEliminationPass
 
 from spec_trt import names
 from spec_trt.builder.passes.argmax_blocks import ArgMaxBlocks
+from spec_trt.builder.passes.fold_embedding import FoldEmbedding
 from spec_trt.builder.passes.fold_transposes import FoldTransposes, UntransposeSharedWeights
 from spec_trt.builder.passes.fuse_norms import FuseNorms
 from spec_trt.builder.passes.fuse_silu import FuseSilu
 from spec_trt.builder.passes.gather_rows import GatherRows
 from spec_trt.builder.passes.lower_attention import LowerAttention
+from spec_trt.builder.passes.merge_heads import MergeHeads
 from spec_trt.builder.passes.merge_matmuls import MergeMatMuls
 from spec_trt.builder.passes.pack_rotary import PackRotary
+from spec_trt.builder.passes.quantize_inputs import QuantizeInputs
 from spec_trt.builder.passes.quantize_int4 import QuantizeInt4
 from spec_trt.builder.passes.quantize_int8 import QuantizeInt8
+from spec_trt.builder.passes.quantize_tables import QuantizeTables
+from spec_trt.builder.passes.reshape_targets import ReshapeTargets
 from spec_trt.builder.passes.rotate_head import RotateHead
 from spec_trt.builder.passes.smooth_activations import Alphas, SmoothActivations
 from spec_trt.builder.passes.split_gemms import SplitGemms
@@ -26,11 +31,20 @@ from spec_trt.builder.passes.split_heads import SplitHeads
 from spec_trt.builder.splice import MS_DOMAIN
 from spec_trt.errors import BuildError
 
-__all__ = ["apply_passes", "lean_passes", "lower", "options", "quantizing_passes"]
+__all__ = [
+    "apply_passes",
+    "head_options",
+    "lean_passes",
+    "lower",
+    "options",
+    "quantizing_head_passes",
+    "quantizing_passes",
+]
 
 # Found by perplexity; for int4, where activations keep most of their precision, smaller ones are best.
 _INT8_ALPHAS = Alphas(norm=0.75, product=0.6, head=None)
 _INT4_ALPHAS = Alphas(norm=0.5, product=0.3, head=0.3)
+_HEAD_BLOCK = 32
 
 
 def options(precision: str) -> dict[str, Any]:
@@ -40,6 +54,11 @@ def options(precision: str) -> dict[str, Any]:
     if precision == "int4":
         return {"smoothing": asdict(_INT4_ALPHAS), "block": 32, "accuracy_level": 4}
     return {}
+
+
+def head_options(precision: str) -> dict[str, Any]:
+    """The settings of a draft head's graph in an engine of this precision."""
+    return {"precision": "fp32"} if precision == "fp32" else {"precision": "int8", "block": _HEAD_BLOCK}
 
 
 def lean_passes() -> list[ir.passes.PassBase]:
@@ -53,12 +72,15 @@ def lean_passes() -> list[ir.passes.PassBase]:
         UntransposeSharedWeights(),
         FoldTransposes(),
         MergeMatMuls(),
+        FoldEmbedding(),
         SplitHeads(),
         PackRotary(),
         FuseNorms(),
         FuseSilu(),
+        MergeHeads(),
         GatherRows(),
         ArgMaxBlocks(),
+        ReshapeTargets(),
     ]
 
 
@@ -69,6 +91,17 @@ def quantizing_passes(precision: str, absmax: dict[str, np.ndarray]) -> list[ir.
     if precision == "int4":
         return [SmoothActivations(absmax, _INT4_ALPHAS), QuantizeInt4()]
     return []
+
+
+def quantizing_head_passes(precision: str) -> list[ir.passes.PassBase]:
+    """What a precision adds at the end of a draft head's graph.
+
+    int8 in an int4 engine too: a level of a draft has several nodes, which integer matmuls take at
+    the price of one, and 4-bit weights rounded without calibration would cost acceptance.
+    """
+    if precision == "fp32":
+        return []
+    return [QuantizeTables(_HEAD_BLOCK), QuantizeInputs(_HEAD_BLOCK), RotateHead(), QuantizeInt8()]
 
 
 def lower(model: ir.Model) -> None:

@@ -11,20 +11,25 @@ from spec_trt.errors import BuildError
 __all__ = ["smoke_test"]
 
 _NODES = 4
+_AGAIN = "the weights may be damaged, export again"
 
 
 def smoke_test(path: Path, vocab: int) -> None:
-    """Run one small pass of a base graph.
+    """Run one small pass of a base graph or of a draft head's.
 
     Args:
         path: The graph.
-        vocab: How many token ids there are.
+        vocab: How many token ids the target has.
 
     Raises:
         BackendError: ONNX Runtime does not load or run it.
-        BuildError: It gives numbers that are not finite.
+        BuildError: It gives numbers that are not finite, or proposes tokens that the target does not have.
     """
+    graph = OrtGraph(path)
+    outputs = [item.name for item in graph.session.get_outputs()]
     ids = np.random.default_rng(0).integers(0, vocab, _NODES).tolist()
-    for output in OrtGraph(path).run_text(ids, [names.LOGITS, names.HIDDEN_STATES]):
-        if not np.isfinite(output).all():
-            raise BuildError(f"{path.name} gives numbers that are not finite: the weights may be damaged, export again")
+    for name, array in zip(outputs, graph.run(graph.feeds(ids), outputs), strict=True):
+        if not np.isfinite(array).all():
+            raise BuildError(f"{path.name} gives numbers that are not finite: {_AGAIN}")
+        if name == names.TOKEN_IDS and not ((array >= 0) & (array < vocab)).all():
+            raise BuildError(f"{path.name} proposes token {array.max()}, expected ids from 0 to {vocab - 1}: {_AGAIN}")

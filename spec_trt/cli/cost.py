@@ -12,11 +12,12 @@ from spec_trt.errors import ConfigError
 from spec_trt.table import format_table
 
 if TYPE_CHECKING:
-    from spec_trt.builder.cost import KernelCost, PassCost
+    from spec_trt.builder.cost import HeadCost, KernelCost, PassCost
 
 __all__ = ["command"]
 
 _KERNEL_NODES = (1, 16)
+_LARGEST_LEVEL = 16  # a draft's level has few nodes
 
 
 def _numbers(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
@@ -33,7 +34,9 @@ def _numbers(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...
 @click.command("cost")
 @click.argument("engine", type=click.Path(path_type=Path))
 @click.option(
-    "--threads", type=click.IntRange(1, 1024), default=2, show_default=True, help="Threads inside one operator."
+    "--threads",
+    type=click.IntRange(1, 1024),
+    help="Threads inside one operator.  [default: the number of cores]",
 )
 @click.option("--past", default="256,2048", show_default=True, callback=_numbers, help="Rows of the cache.")
 @click.option("--nodes", default="1,2,4,8,16,32,64", show_default=True, callback=_numbers, help="Sizes of the tree.")
@@ -48,33 +51,40 @@ def _numbers(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.  [default: tables]")
 def command(
     engine: Path,
-    threads: int,
+    threads: int | None,
     past: tuple[int, ...],
     nodes: tuple[int, ...],
     repeats: int,
     kernels: int,
     as_json: bool,
 ) -> None:
-    """Measure how long a pass of ENGINE takes by its number of nodes: c(n)."""
+    """Measure how long a pass of ENGINE takes by its number of nodes: c(n); its draft heads' too."""
     if min(nodes) < 1:
         raise ConfigError("a pass has at least one node")
-    from spec_trt.builder.cost import kernel_profile, measure_pass_cost
+    from spec_trt.builder.cost import kernel_profile, measure_head_cost, measure_pass_cost
 
     costs = measure_pass_cost(engine, nodes, past, threads, repeats)
+    levels = [count for count in nodes if count <= _LARGEST_LEVEL] or [min(nodes)]
+    heads = measure_head_cost(engine, levels, past, threads, repeats)
     profiles = {
         count: kernel_profile(engine, count, past[0], threads, repeats, kernels) for count in _KERNEL_NODES if kernels
     }
-    click.echo(_as_json(costs, profiles) if as_json else _as_text(costs, profiles, past[0]))
+    click.echo(_as_json(costs, heads, profiles) if as_json else _as_text(costs, heads, profiles, past[0]))
 
 
-def _as_json(costs: "Sequence[PassCost]", profiles: "dict[int, list[KernelCost]]") -> str:
+def _as_json(costs: "Sequence[PassCost]", heads: "Sequence[HeadCost]", profiles: "dict[int, list[KernelCost]]") -> str:
     kernels = {str(nodes): [asdict(kernel) for kernel in profile] for nodes, profile in profiles.items()}
-    return json.dumps({"passes": [asdict(cost) for cost in costs], "kernels": kernels})
+    passes, levels = ([asdict(cost) for cost in found] for found in (costs, heads))
+    return json.dumps({"passes": passes, "heads": levels, "kernels": kernels})
 
 
-def _as_text(costs: "Sequence[PassCost]", profiles: "dict[int, list[KernelCost]]", past: int) -> str:
+def _as_text(
+    costs: "Sequence[PassCost]", heads: "Sequence[HeadCost]", profiles: "dict[int, list[KernelCost]]", past: int
+) -> str:
     rows = [[str(cost.past), str(cost.nodes), f"{cost.latency_ms:.2f}", f"{cost.ratio:.2f}"] for cost in costs]
     tables = [format_table(["past", "nodes", "ms", "c(n)"], rows)]
+    if heads:
+        tables.append(f"draft heads\n{_head_table(heads)}")
     for nodes, profile in profiles.items():
         lines = [
             [item.kernel, str(item.calls), f"{item.total_ms:.2f}", f"{100 * item.share:.0f} %"] for item in profile
@@ -82,3 +92,11 @@ def _as_text(costs: "Sequence[PassCost]", profiles: "dict[int, list[KernelCost]]
         title = f"costliest kernels at {nodes} nodes, past {past} (under the profiler)"
         tables.append(f"{title}\n{format_table(['kernel', 'calls', 'ms', 'share'], lines)}")
     return "\n\n".join(tables)
+
+
+def _head_table(heads: "Sequence[HeadCost]") -> str:
+    rows = [
+        [cost.graph, "-" if cost.past is None else str(cost.past), str(cost.nodes), f"{cost.latency_ms:.2f}"]
+        for cost in heads
+    ]
+    return format_table(["graph", "past", "nodes", "ms"], rows)

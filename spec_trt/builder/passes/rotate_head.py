@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from spec_trt.builder.graph_pass import GraphPass
 from spec_trt.builder.linear import ROTATION, Linear, find_linears
+from spec_trt.builder.patterns import static_shape
 from spec_trt.builder.splice import Splice
 
 __all__ = ["RotateHead", "hadamard"]
@@ -50,9 +51,10 @@ def _rotate(graph: ir.Graph, linear: Linear, rotation: np.ndarray) -> None:
     splice = Splice(graph, linear.node)
     matrix, block = linear.matrix(), len(rotation)
     count = len(matrix) // block
-    blocks = splice.op("Reshape", linear.input, splice.integers(0, 0, count, block))
+    rows = [0] * (len(static_shape(linear.input)) - 1)  # as they are: [batch, nodes], and a head's
+    blocks = splice.op("Reshape", linear.input, splice.integers(*rows, count, block))
     rotated = splice.op("MatMul", blocks, splice.constant(rotation, f"{ROTATION}.{block}"))
-    flat = splice.op("Reshape", rotated, splice.integers(0, 0, len(matrix)))
+    flat = splice.op("Reshape", rotated, splice.integers(*rows, len(matrix)))
     flat.shape, flat.type = linear.input.shape, linear.input.type
     turned = np.matmul(rotation, matrix.reshape(count, block, -1)).reshape(matrix.shape)
     linear.node.replace_input_with(0, flat)
