@@ -15,7 +15,7 @@ from torch import Tensor
 
 from spec_trt.errors import ModelError
 
-__all__ = ["Checkpoint", "checkpoint_keys", "read_checkpoint"]
+__all__ = ["Checkpoint", "read_checkpoint"]
 
 _INDEX = ".index.json"
 _SUFFIXES = (".safetensors", ".pt", ".bin", ".pth")
@@ -69,15 +69,6 @@ def read_checkpoint(path: Path, *, preferred: Sequence[str] = (), choose: Choose
         tensors |= _read(file, [key for key in wanted if keys[key] == file])
     notes = [f"ignored, a head computes them: {', '.join(ignored)}"] if ignored else []
     return Checkpoint(tensors=tensors, config=_config(path), source=path.resolve().name, notes=notes)
-
-
-def checkpoint_keys(path: Path, *, preferred: Sequence[str] = ()) -> list[str]:
-    """The keys of all tensors of a checkpoint, none of which is read.
-
-    Raises:
-        ModelError: As `read_checkpoint`.
-    """
-    return [key for file in _weight_files(path, preferred) for key in _keys(file)]
 
 
 def _weight_files(path: Path, preferred: Sequence[str]) -> list[Path]:

@@ -67,7 +67,7 @@ def load_eagle(path: Path, target: HeadTarget) -> LoadedEagle:
     _check_eagle(found, checkpoint.source)
     settings = read_settings(checkpoint, found, target)
     kind = "EAGLE" if settings.config.version == 1 else "EAGLE-3"
-    needed = _needed(settings.config, found, target)
+    needed = _needed(settings.config, found, target, checkpoint.source)
     if any(key.startswith(_MIDDLE) for key in checkpoint.tensors):
         needed = _renamed(needed, _FIRST, _MIDDLE)
     check_state(checkpoint.tensors, needed, checkpoint.source, kind)
@@ -139,10 +139,13 @@ def _check_eagle(found: Mapping[str, Tensor], source: str) -> None:
         )
 
 
-def _needed(config: EagleConfig, found: Mapping[str, Tensor], target: HeadTarget) -> dict[str, list[int]]:
+def _needed(config: EagleConfig, found: Mapping[str, Tensor], target: HeadTarget, source: str) -> dict[str, list[int]]:
     """Every tensor that there must be; what can be the target's only if it is there, or the target's doesn't fit."""
-    with torch.device("meta"):
-        module = EagleDraft(config, target.embedding, target.projection)
+    try:
+        with torch.device("meta"):
+            module = EagleDraft(config, target.embedding, target.projection)
+    except Exception as error:  # transformers names what it can't make of a config in many ways
+        raise ModelError(f"{source} has a config that makes no sense: {' '.join(str(error).split())}") from error
     needed = {key: list(tensor.shape) for key, tensor in module.state_dict().items()}
     if _EMBEDDING in found or target.embedding.shape[1] != config.hidden:
         needed[_EMBEDDING] = [len(target.embedding), config.hidden]

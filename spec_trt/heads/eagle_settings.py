@@ -86,7 +86,7 @@ def read_settings(checkpoint: Checkpoint, state: State, target: HeadTarget) -> E
             rope_parameters=rope,
             max_positions=target.max_positions,
             layers=_count_layers(state),
-            **_layer_shape(inner, state, source, qwen3=_LAYER in outer and inner.get("model_type") == "qwen3"),
+            **_layer_shape(inner, state, source, nested=_LAYER in outer),
             **_fusion(outer, state, target, source, version=version),
         )
     except (ConfigError, TypeError, ValueError) as error:
@@ -120,17 +120,19 @@ def _count_layers(state: State) -> int:
     return max(1, len({key.split(".")[1] for key in state if key.startswith("layers.")}))
 
 
-def _layer_shape(inner: Config, state: State, source: str, *, qwen3: bool) -> dict[str, Any]:
+def _layer_shape(inner: Config, state: State, source: str, *, nested: bool) -> dict[str, Any]:
+    """The attention and MLP; a nested config is that of a layer of transformers and means all it says."""
     hidden, heads = _integer(inner, "hidden_size", source), _integer(inner, "num_attention_heads", source)
+    biased = _says(inner, "qkv_bias") or (nested and _says(inner, "attention_bias"))
     return {
         "hidden": hidden,
         "intermediate": _integer(inner, "intermediate_size", source),
         "heads": heads,
         "kv_heads": _integer(inner, "num_key_value_heads", source, heads),
         "head_dim": _integer(inner, "head_dim", source, hidden // heads),
-        "qkv_bias": _says(inner, "qkv_bias", "attention_bias") or _has(state, ".q_proj.bias"),
+        "qkv_bias": biased or _has(state, ".q_proj.bias"),
         "output_bias": _has(state, ".o_proj.bias"),
-        "qk_norm": qwen3 or _has(state, ".q_norm.weight"),
+        "qk_norm": (nested and inner.get("model_type") == "qwen3") or _has(state, ".q_norm.weight"),
         "rms_norm_eps": float(inner.get("rms_norm_eps", 1e-6)),
         "hidden_act": inner.get("hidden_act") or "silu",
     }
@@ -185,8 +187,8 @@ def _has(state: State, ending: str) -> bool:
     return any(key.endswith(ending) for key in state)
 
 
-def _says(config: Config, *names: str) -> bool:
-    return any(config.get(name) is True for name in names)
+def _says(config: Config, name: str) -> bool:
+    return config.get(name) is True
 
 
 def _integer(config: Config, name: str, source: str, default: int | None = None) -> int:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from spec_trt.errors import ConfigError, ModelError
-from spec_trt.heads.checkpoint import Checkpoint, checkpoint_keys, read_checkpoint
+from spec_trt.heads.checkpoint import Checkpoint, read_checkpoint
 from spec_trt.heads.checkpoint_tree import checkpoint_tree
 from spec_trt.heads.draft_vocab import draft_ids_in, draft_vocab_of, needed_maps, offsets_of
 from spec_trt.heads.medusa import MedusaConfig, MedusaHeads
@@ -24,7 +24,14 @@ from spec_trt.heads.projection import Projection
 from spec_trt.heads.state import check_state, save_state, saved
 from spec_trt.heads.target import HeadTarget
 
-__all__ = ["LoadedMedusa", "check_standalone_medusa", "is_medusa_key", "load_medusa", "medusa_keys_of", "save_medusa"]
+__all__ = [
+    "LoadedMedusa",
+    "check_standalone_medusa",
+    "is_medusa_key",
+    "load_medusa",
+    "medusa_model_tensors",
+    "save_medusa",
+]
 
 SLIM_FILE = "medusa_lm_head.safetensors"
 STANDALONE_FILE = "medusa_lm_head.pt"
@@ -55,15 +62,6 @@ class LoadedMedusa:
 def is_medusa_key(name: str) -> bool:
     """Whether a key of a whole model's checkpoint belongs to Medusa heads."""
     return _PREFIX.match(name) is not None
-
-
-def medusa_keys_of(path: Path) -> list[str]:
-    """The keys of a whole model's checkpoint that belong to Medusa heads; none for an ordinary model.
-
-    Raises:
-        ModelError: The directory holds no weights, or a file is damaged.
-    """
-    return [key for key in checkpoint_keys(path) if is_medusa_key(key)]
 
 
 def load_medusa(path: Path, target: HeadTarget) -> LoadedMedusa:
@@ -119,12 +117,22 @@ def save_medusa(
     """
     if standalone:
         check_standalone_medusa(heads, draft_ids)
-    tensors = _blocks(heads) | _projections(heads, standalone=standalone)
-    if draft_ids is not None:
-        tensors["d2t"] = offsets_of(draft_ids)
-    save_state(saved(tensors, dtype), directory / (STANDALONE_FILE if standalone else SLIM_FILE))
+    tensors = saved(_tensors(heads, draft_ids, standalone=standalone), dtype)
+    save_state(tensors, directory / (STANDALONE_FILE if standalone else SLIM_FILE))
     text = json.dumps(_described(heads, draft_ids, base, tree, card, standalone=standalone), indent=2)
     (directory / "config.json").write_text(text + "\n", encoding="utf-8")
+
+
+def medusa_model_tensors(heads: MedusaHeads, draft_ids: Sequence[int] | None, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Heads as tensors to put among those of the model that was trained with them (Medusa-2).
+
+    Args:
+        heads: To write.
+        draft_ids: The target's id of each row, ascending; None for all.
+        dtype: Of the model's weights.
+    """
+    tensors = saved(_tensors(heads, draft_ids, standalone=False), dtype)
+    return {f"medusa_head.{key}": tensor for key, tensor in tensors.items()}
 
 
 def _choose(keys: Sequence[str]) -> list[str]:
@@ -179,8 +187,9 @@ def _build(
     return heads.eval().requires_grad_(False)
 
 
-def _blocks(heads: MedusaHeads) -> dict[str, Tensor]:
-    return dict(heads.heads.state_dict())
+def _tensors(heads: MedusaHeads, draft_ids: Sequence[int] | None, *, standalone: bool) -> dict[str, Tensor]:
+    tensors = dict(heads.heads.state_dict()) | _projections(heads, standalone=standalone)
+    return tensors if draft_ids is None else tensors | {"d2t": offsets_of(draft_ids)}
 
 
 def _projections(heads: MedusaHeads, *, standalone: bool) -> dict[str, Tensor]:

@@ -33,8 +33,8 @@ def draft_rope(config: Mapping[str, Any], target: HeadTarget) -> tuple[dict[str,
 
 def _own(config: Mapping[str, Any]) -> dict[str, Any]:
     nested = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if not isinstance(nested, dict):
-        nested = {}
+    if not isinstance(nested, dict) or any(isinstance(value, dict) for value in nested.values()):
+        nested = {}  # one per kind of layer: a draft's layer is of none
     settings = {name: value for name, value in nested.items() if name != "type"}
     if "type" in nested:
         settings.setdefault("rope_type", nested["type"])

@@ -284,6 +284,14 @@ def test_every_fault_is_named_in_one_line(tmp_path, target):
     )
 
 
+def test_a_layer_of_transformers_means_its_attention_bias(tmp_path, target):
+    write_speculators(tmp_path / "nested", rope={"attention_bias": True})
+    names = ", ".join(f"layers.0.self_attn.{name}_proj.bias" for name in "kqv")
+    assert f"3 missing ({names})" in refused(tmp_path / "nested", target)
+    write_eagle(tmp_path / "copied", attention_bias=True)
+    assert not load_eagle(tmp_path / "copied", target).draft.config.qkv_bias
+
+
 def test_a_first_layer_under_both_names_is_refused(tmp_path, target):
     tensors = eagle3_tensors() | maps(DRAFT_IDS) | {"layers.0.hidden_norm.weight": torch.ones(HIDDEN)}
     write(tmp_path, tensors, SHAPE | {"draft_vocab_size": len(DRAFT_IDS)})
@@ -292,7 +300,7 @@ def test_a_first_layer_under_both_names_is_refused(tmp_path, target):
 
 def test_a_bias_that_the_config_promises_is_missed(tmp_path, target):
     tensors = write_eagle(tmp_path, bias=False, file="model.safetensors")
-    write(tmp_path, tensors, SHAPE | {"bias": True, "attention_bias": True})
+    write(tmp_path, tensors, SHAPE | {"bias": True, "qkv_bias": True})
     names = ", ".join(["fc.bias", *(f"layers.0.self_attn.{name}_proj.bias" for name in "kqv")])
     assert f"EAGLE head that fits the target and its config: 4 missing ({names})" in refused(tmp_path, target)
 
@@ -303,6 +311,7 @@ def test_a_bias_that_the_config_promises_is_missed(tmp_path, target):
         ({"hidden_size": None}, "needs a positive hidden_size, found None"),
         ({"num_attention_heads": "4"}, "needs a positive num_attention_heads, found 4"),
         ({"num_key_value_heads": 3}, "makes no sense: 4 heads can't share 3 key-value heads evenly"),
+        ({"hidden_act": "swish9"}, "makes no sense: "),
         ({"rms_norm_eps": "tiny"}, "makes no sense: could not convert string to float"),
         ({"target_hidden_size": 64}, "made for a target of hidden size 64, this one has 32"),
         ({"draft_vocab_size": 5000}, "has draft_vocab_size 5000: expected at most 300"),

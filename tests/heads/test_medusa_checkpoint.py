@@ -12,7 +12,7 @@ from spec_trt.heads.medusa_checkpoint import (
     check_standalone_medusa,
     is_medusa_key,
     load_medusa,
-    medusa_keys_of,
+    medusa_model_tensors,
     save_medusa,
 )
 from spec_trt.heads.target import head_target
@@ -92,15 +92,14 @@ def test_heads_among_a_whole_models_weights(tmp_path, states, shards):
     if shards:
         whole = load_file(directory / "model.safetensors")
         directory = write_shards(tmp_path / "sharded", whole, {}, ending=shards)
-    assert sorted(medusa_keys_of(directory)) == sorted(tensors)
+    assert all(map(is_medusa_key, tensors))
     assert not any(map(is_medusa_key, base_keys))
     target = head_target(model)
     check(load_medusa(directory, target), tensors, states, target.projection.weight, prefix="medusa_head.")
 
 
-def test_an_ordinary_model_has_no_medusa_keys(tmp_path, target):
+def test_an_ordinary_model_has_no_heads(tmp_path, target):
     directory = save_model(make_model("llama", num_hidden_layers=1), tmp_path / "plain")
-    assert medusa_keys_of(directory) == []
     with pytest.raises(ModelError, match=r"plain holds no Medusa heads: expected keys such as 0\.0\.linear\.weight"):
         load_medusa(directory, target)
 
@@ -228,6 +227,14 @@ def test_saved_heads_load_as_they_were(tmp_path, target, states, own, draft_ids)
     torch.testing.assert_close(loaded.heads(states), heads(states))
 
 
+def test_a_trained_projection_that_heads_share_is_kept(tmp_path, target, states):
+    own = target.projection.with_weight(torch.randn(VOCAB, HIDDEN, generator=torch.Generator().manual_seed(2)))
+    config = MedusaConfig(hidden=HIDDEN, heads=2, layers=1, draft_vocab=VOCAB, shared_projection=True)
+    heads = MedusaHeads(config, [own])
+    save_medusa(heads, tmp_path, draft_ids=None, standalone=False, dtype=torch.float32)
+    torch.testing.assert_close(load_medusa(tmp_path, target).heads(states), heads(states))
+
+
 def test_the_slim_form_is_half_precision_and_holds_nothing_of_the_target(tmp_path, target):
     save_medusa(random_heads(target), tmp_path, draft_ids=None, standalone=False, card={"tokens": 5}, base="tiny")
     tensors = load_file(tmp_path / "medusa_lm_head.safetensors")
@@ -253,6 +260,19 @@ def test_the_standalone_form_is_v1(tmp_path, target, states):
         reference.medusa(tensors, states, target.projection.weight, layers=2), heads(states), atol=1e-5, rtol=1e-5
     )
     torch.testing.assert_close(load_medusa(tmp_path, target).heads(states), heads(states))
+
+
+@pytest.mark.parametrize("draft_ids", [None, DRAFT_IDS])
+def test_heads_written_among_their_models_weights(tmp_path, states, draft_ids):
+    model = make_model("llama", num_hidden_layers=1)
+    target = head_target(model)
+    heads = random_heads(target, draft_ids=draft_ids)
+    tensors = medusa_model_tensors(heads, draft_ids, torch.float32)
+    model.save_pretrained(tmp_path, state_dict=model.state_dict() | tensors)
+    assert all(map(is_medusa_key, tensors))
+    loaded = load_medusa(tmp_path, target)
+    assert loaded.draft_ids == draft_ids
+    torch.testing.assert_close(loaded.heads(states), heads(states))
 
 
 def test_what_v1_cannot_express_is_refused(tmp_path, target):

@@ -28,7 +28,8 @@ def test_the_drafts_is_used_where_the_target_has_none(config):
     assert draft_rope(config, replace(make_target(), rope_parameters=None)) == (OWN, [])
 
 
-def test_none_anywhere_is_said():
-    settings, notes = draft_rope({"rope_scaling": None}, replace(make_target(), rope_parameters=None))
+@pytest.mark.parametrize("config", [{"rope_scaling": None}, {"rope_parameters": {"full_attention": OWN}}])
+def test_none_anywhere_is_said(config):
+    settings, notes = draft_rope(config, replace(make_target(), rope_parameters=None))
     assert settings == {"rope_type": "default", "rope_theta": 10000.0}
     assert notes == ["neither target nor head says a rope_theta: taken as 10000"]
