@@ -14,7 +14,9 @@ NextToken = Callable[[Sequence[int]], int]
 HIDDEN = 3
 
 
-def fake_facts(*, vocab: int = 16, max_positions: int = 512, eos_ids: Sequence[int] = ()) -> ModelFacts:
+def fake_facts(
+    *, vocab: int = 16, max_positions: int = 512, eos_ids: Sequence[int] = (), hidden: int = HIDDEN
+) -> ModelFacts:
     return ModelFacts(
         family="fake",
         dtype="fp32",
@@ -22,11 +24,17 @@ def fake_facts(*, vocab: int = 16, max_positions: int = 512, eos_ids: Sequence[i
         heads=2,
         kv_heads=1,
         head_dim=2,
-        hidden=HIDDEN,
+        hidden=hidden,
         vocab=vocab,
         max_positions=max_positions,
         eos_ids=list(eos_ids),
     )
+
+
+def text_features(tokens: Sequence[int]) -> dict[str, Tensor]:
+    """What the base graph says of tokens: a feature is its token, EAGLE-3's each their own number more."""
+    hidden = torch.tensor(list(tokens)).float()[:, None].expand(-1, HIDDEN)
+    return {names.HIDDEN_STATES: hidden} | {names.feature(index): hidden + index for index in range(3)}
 
 
 @dataclass
@@ -74,8 +82,9 @@ class FakeBinding:
                 self.outputs[names.LOGITS][sequence, index] = torch.nn.functional.one_hot(
                     torch.tensor(token), self.session.vocab
                 )
-        if names.HIDDEN_STATES in self.outputs:
-            self.outputs[names.HIDDEN_STATES][sequence] = rows[:, :1].expand(-1, HIDDEN)
+        for name, tensor in text_features(rows[:, 0].tolist()).items():
+            if name in self.outputs:
+                self.outputs[name][sequence] = tensor
 
     def _visible(self, sequence: int, rows: Tensor, node: int) -> list[int]:
         """The tokens that a node sees, checked to be one per position from 0 on."""

@@ -1,0 +1,243 @@
+"""The EAGLE draft model: its graph and cache, run over the target's true rows and its own tentative levels."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from spec_trt import names
+from spec_trt.manifest import EagleFacts, ModelFacts
+from spec_trt.runtime.bound_graph import BoundGraph
+from spec_trt.runtime.kv_cache import DTYPES, KVCache, Rows, on_host
+from spec_trt.runtime.session import Session
+
+__all__ = ["DraftModel", "DraftStep"]
+
+Tokens = Sequence[int] | NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftStep:
+    """What some rows of the draft predict: the token two behind each row's feature.
+
+    Attributes:
+        level: 0 behind the newest token, and one more with every `expand`.
+        token_ids: [rows, top_k] int64: the likeliest tokens, ids of the target, best first.
+        log_probs: [rows, top_k] float32: of these tokens.
+        features: [rows, hidden], on the host or not: stands in for the target's feature in rows that follow.
+        visible: [rows, tentative] bool: the tentative rows that each of the rows sees.
+    """
+
+    level: int
+    token_ids: NDArray[np.int64]
+    log_probs: NDArray[np.float32]
+    features: Any
+    visible: NDArray[np.bool_]
+
+
+class DraftModel:
+    """Drafts behind the target's committed rows (EAGLE: Li et al. 2024, arXiv 2401.15077, section 4.1).
+
+    Row t of its cache is made of the target's feature at t and the token at t + 1, and has position t. `extend`
+    commits such rows and drafts behind the last of them. `expand` drafts on behind the nodes of a tree's level, their
+    rows tentative: the next `extend` overwrites them.
+
+    Args:
+        session: The `eagle` graph.
+        facts: The draft model.
+        target: The model it drafts for.
+        fuse: The `eagle_fuse` graph of an EAGLE-3 head.
+        chunk: Rows that `extend` runs in one pass at the most.
+        cache_step: Rows the cache grows by at the least.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        facts: EagleFacts,
+        target: ModelFacts,
+        *,
+        fuse: Session | None = None,
+        chunk: int = 64,
+        cache_step: int = 64,
+    ) -> None:
+        self.facts = facts
+        self.needs = tuple(map(names.feature, range(len(facts.feature_layers)))) or (names.HIDDEN_STATES,)
+        shape = replace(target, layers=facts.layers, kv_heads=facts.kv_heads, head_dim=facts.head_dim)
+        self.cache = KVCache(shape, step=cache_step, device=session.device)
+        self._session, self._fuse, self._chunk = session, fuse, chunk
+        self._dtype, self._target_hidden = DTYPES[target.dtype], target.hidden
+        self._passes: dict[_PassSize, _Pass] = {}
+        self._bound_buffer = self.cache.buffer
+        self._newest_feature = on_host(self._new_features(1, facts.hidden)[0])
+
+    def reset(self, rows: int = 0) -> None:
+        """Begin a sequence whose first `extend` will have `rows` rows."""
+        self.cache.reset(0, rows=rows)
+
+    def extend(self, features: Mapping[str, Tensor], nodes: Sequence[int], tokens: Sequence[int]) -> DraftStep:
+        """Commit the target's newest rows and draft behind the last one, in place of all tentative rows.
+
+        Args:
+            features: The base graph's outputs that `needs` names, [nodes of its pass, hidden] each.
+            nodes: Which of the pass's nodes, at least one, in the order of their positions.
+            tokens: The token that followed each of them.
+
+        Returns:
+            The last row's predictions; the next `extend` overwrites them.
+        """
+        sources = [on_host(features[name]) for name in self.needs]
+        self.cache.truncate()
+        for start in range(0, len(nodes), self._chunk):
+            chosen = list(nodes[start : start + self._chunk])
+            bound = self._bound(_PassSize(nodes=len(chosen), tentative=0, causal=True))
+            bound.write_target_features(sources, chosen)
+            first = int(self.cache.lengths[0])
+            self._run(bound, tokens[start : start + self._chunk], np.arange(first, first + len(chosen)))
+            self.cache.commit(bound.new_rows, [range(len(chosen))])
+        return self._last_row(bound)
+
+    def expand(self, step: DraftStep, rows: NDArray[np.int64], tokens: Tokens) -> DraftStep:
+        """Draft behind some of the tokens that the newest step predicted.
+
+        Args:
+            step: The newest step, or that of the newest `extend` to begin again.
+            rows: [nodes] int64: of each token, the row of the step that predicted it.
+            tokens: [nodes]: the tokens.
+
+        Returns:
+            Their predictions; `extend`, and beginning again, overwrite them.
+        """
+        if step.level == 0:
+            self.cache.truncate()
+        earlier = step.visible.shape[1]
+        bound = self._bound(_PassSize(nodes=len(tokens), tentative=earlier, causal=False))
+        visible = bound.graph.inputs[names.TREE_MASK][0]
+        visible[:, :earlier] = step.visible[rows]
+        bound.features[0] = step.features[rows]
+        self._run(bound, tokens, int(self.cache.lengths[0]) + step.level)
+        self.cache.append_tentative(bound.new_rows, [range(len(tokens))])
+        return DraftStep(
+            level=step.level + 1,
+            token_ids=bound.graph.outputs[names.TOKEN_IDS][0],
+            log_probs=bound.graph.outputs[names.LOG_PROBS][0],
+            features=bound.next_features[0],
+            visible=visible,
+        )
+
+    def _run(self, bound: "_Pass", tokens: Tokens, positions: int | NDArray[np.int64]) -> None:
+        inputs = bound.graph.inputs
+        inputs[names.INPUT_IDS][0] = tokens
+        inputs[names.POSITION_IDS][0] = positions
+        inputs[names.PAST_LENS][0] = self.cache.lengths[0]
+        bound.graph.run()
+
+    def _last_row(self, bound: "_Pass") -> DraftStep:
+        """The end of a pass, in arrays of its own: a first level of the pass's size may follow."""
+        self._newest_feature[0] = bound.next_features[0, -1]
+        return DraftStep(
+            level=0,
+            token_ids=bound.graph.outputs[names.TOKEN_IDS][0, -1:].copy(),
+            log_probs=bound.graph.outputs[names.LOG_PROBS][0, -1:].copy(),
+            features=self._newest_feature,
+            visible=np.empty((1, 0), dtype=np.bool_),
+        )
+
+    def _bound(self, size: "_PassSize") -> "_Pass":
+        """The graph bound for a pass of this size; made once per size and buffer."""
+        self.cache.reserve(int(self.cache.lengths[0]) + size.tentative + size.nodes)
+        if self._bound_buffer is not self.cache.buffer:
+            self._passes.clear()
+            self._bound_buffer = self.cache.buffer
+        if size not in self._passes:
+            self._passes[size] = self._bind(size)
+        return self._passes[size]
+
+    def _bind(self, size: "_PassSize") -> "_Pass":
+        features, next_features = (self._new_features(size.nodes, self.facts.hidden) for _ in range(2))
+        new_rows = self.cache.new_rows(1, size.nodes)
+        graph = BoundGraph(
+            self._session,
+            written=self._new_inputs(size),
+            read=self._new_outputs(size),
+            inputs={names.FEATURES: features, **self.cache.views()},
+            outputs={names.NEXT_FEATURES: next_features, **self.cache.new_row_views(new_rows)},
+        )
+        own = graph.inputs[names.TREE_MASK][0, :, size.tentative :]
+        own[:] = np.tri(size.nodes) if size.causal else np.eye(size.nodes)
+        return _Pass(
+            graph=graph,
+            features=on_host(features),
+            next_features=on_host(next_features),
+            new_rows=on_host(new_rows),
+            fusion=self._bind_fusion(self._fuse, features) if self._fuse and size.causal else None,
+        )
+
+    def _bind_fusion(self, session: Session, fused: Tensor) -> "_Fusion":
+        """EAGLE-3's fusion, which fills a pass's features."""
+        features = self._new_features(fused.shape[1], len(self.needs) * self._target_hidden)
+        graph = BoundGraph(
+            session, written={}, read={}, inputs={names.FEATURES: features}, outputs={names.NEXT_FEATURES: fused}
+        )
+        return _Fusion(graph=graph, features=on_host(features))
+
+    def _new_features(self, nodes: int, width: int) -> Tensor:
+        return torch.zeros(1, nodes, width, dtype=self._dtype, device=self._session.device)
+
+    def _new_inputs(self, size: "_PassSize") -> dict[str, Tensor]:
+        nodes, device = size.nodes, self._session.device
+        return {
+            names.INPUT_IDS: torch.zeros(1, nodes, dtype=torch.int64, device=device),
+            names.POSITION_IDS: torch.zeros(1, nodes, dtype=torch.int64, device=device),
+            names.PAST_LENS: torch.zeros(1, dtype=torch.int64, device=device),
+            names.TREE_MASK: torch.zeros(1, nodes, size.tentative + nodes, dtype=torch.bool, device=device),
+        }
+
+    def _new_outputs(self, size: "_PassSize") -> dict[str, Tensor]:
+        shape, device = (1, size.nodes, self.facts.top_k), self._session.device
+        return {
+            names.TOKEN_IDS: torch.zeros(shape, dtype=torch.int64, device=device),
+            names.LOG_PROBS: torch.zeros(shape, dtype=torch.float32, device=device),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PassSize:
+    """What decides the shapes of a pass, but for the cache's capacity; `causal` rows see their earlier ones."""
+
+    nodes: int
+    tentative: int
+    causal: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fusion:
+    """EAGLE-3's graph from the target's features, side by side, to one."""
+
+    graph: BoundGraph
+    features: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pass:
+    """The graph tied to the tensors of one pass size, the large ones as `on_host` has them."""
+
+    graph: BoundGraph
+    features: Any
+    next_features: Any
+    new_rows: Rows
+    fusion: _Fusion | None
+
+    def write_target_features(self, sources: Sequence[Any], nodes: list[int]) -> None:
+        """Fill in the features of the target's nodes, fused where there are several."""
+        if self.fusion is None:
+            self.features[0] = sources[0][nodes]
+            return
+        width = sources[0].shape[-1]
+        for index, source in enumerate(sources):
+            self.fusion.features[0, :, index * width : (index + 1) * width] = source[nodes]
+        self.fusion.graph.run()

@@ -1,0 +1,51 @@
+"""The Medusa heads' graph, run on the hidden state behind the newest token."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from spec_trt import names
+from spec_trt.manifest import MedusaFacts, ModelFacts
+from spec_trt.runtime.bound_graph import BoundGraph
+from spec_trt.runtime.kv_cache import DTYPES, on_host
+from spec_trt.runtime.session import Session
+
+__all__ = ["MedusaModel"]
+
+
+class MedusaModel:
+    """The heads of a target.
+
+    Args:
+        session: The `medusa` graph.
+        facts: The heads.
+        target: The model they draft for.
+    """
+
+    def __init__(self, session: Session, facts: MedusaFacts, target: ModelFacts) -> None:
+        self.facts = facts
+        hidden_state = torch.zeros(1, 1, target.hidden, dtype=DTYPES[target.dtype], device=session.device)
+        token_ids = torch.zeros(1, 1, facts.heads, facts.top_k, dtype=torch.int64, device=session.device)
+        self._hidden_state = on_host(hidden_state)
+        self._graph = BoundGraph(
+            session,
+            written={},
+            read={names.TOKEN_IDS: token_ids},
+            inputs={names.HIDDEN_STATES: hidden_state},
+            outputs={},
+        )
+
+    def draft(self, hidden_state: Tensor) -> NDArray[np.int64]:
+        """The likeliest tokens of every head, best first.
+
+        Args:
+            hidden_state: [hidden], of the token before the newest; head h drafts the token h + 1 behind the newest.
+
+        Returns:
+            [heads, top_k] ids of the target; the next call overwrites them.
+        """
+        self._hidden_state[0, 0] = on_host(hidden_state)
+        self._graph.run()
+        token_ids: NDArray[np.int64] = self._graph.outputs[names.TOKEN_IDS][0, 0]
+        return token_ids

@@ -1,0 +1,201 @@
+"""The draft model's bookkeeping, beside the same PyTorch module run over whole texts."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from spec_trt import names
+from spec_trt.export.attention import AttentionCall
+from spec_trt.export.torch_reference import reference
+from spec_trt.heads.eagle import EagleConfig, EagleDraft
+from spec_trt.heads.projection import Projection
+from spec_trt.manifest import EagleFacts
+from spec_trt.runtime.draft_model import DraftModel
+from tests.runtime.fake_session import fake_facts
+
+VOCAB, HIDDEN, TOP_K, LAYERS = 20, 8, 4, {1: 1, 3: 2}
+
+
+def make_draft(version):
+    torch.manual_seed(version)
+    config = EagleConfig(
+        version=version,
+        hidden=HIDDEN,
+        intermediate=12,
+        heads=4,
+        kv_heads=2,
+        head_dim=4,
+        target_hidden=HIDDEN,
+        draft_vocab=VOCAB,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        max_positions=128,
+        feature_layers=(1, 2, 3) if version == 3 else (),
+        layers=LAYERS[version],
+    )
+    return EagleDraft(config, torch.randn(VOCAB, HIDDEN), Projection(torch.randn(VOCAB, HIDDEN))).eval()
+
+
+@dataclass
+class TorchSession:
+    """A module as a session."""
+
+    function: object
+    device = torch.device("cpu")
+
+    def bind(self, inputs, outputs):
+        return TorchBinding(self.function, inputs, outputs)
+
+
+@dataclass
+class TorchBinding:
+    function: object
+    inputs: dict
+    outputs: dict
+
+    @torch.no_grad()
+    def run(self):
+        for name, tensor in self.function(self.inputs).items():
+            self.outputs[name].copy_(tensor)
+
+
+def eagle_graph(draft):
+    def run(inputs):
+        outputs = {}
+
+        def attend(layer, query, key, value):
+            outputs.update({names.new_key(layer): key, names.new_value(layer): value})
+            past = {"past_key": inputs[names.past_key(layer)], "past_value": inputs[names.past_value(layer)]}
+            return reference(
+                AttentionCall(
+                    query=query,
+                    key=key,
+                    value=value,
+                    **past,
+                    past_lens=inputs[names.PAST_LENS],
+                    tree_mask=inputs[names.TREE_MASK],
+                    positions=None,
+                    scale=query.shape[-1] ** -0.5,
+                    softcap=0.0,
+                    sliding_window=0,
+                )
+            )
+
+        out = draft(inputs[names.INPUT_IDS], inputs[names.FEATURES], inputs[names.POSITION_IDS], attend)
+        log_probs, token_ids = out.logits.log_softmax(-1).topk(TOP_K)
+        outputs |= {names.TOKEN_IDS: token_ids, names.LOG_PROBS: log_probs, names.NEXT_FEATURES: out.next_features}
+        return outputs
+
+    return run
+
+
+def make_model(draft, **options):
+    config = draft.config
+    facts = EagleFacts(
+        version=config.version,
+        layers=config.layers,
+        kv_heads=config.kv_heads,
+        head_dim=config.head_dim,
+        hidden=HIDDEN,
+        feature_layers=list(config.feature_layers),
+        top_k=TOP_K,
+        draft_vocab=VOCAB,
+        draft_ids=None,
+        tree=[],
+        source="test",
+    )
+    target = fake_facts(vocab=VOCAB, hidden=HIDDEN)
+    fuse = TorchSession(lambda inputs: {names.NEXT_FEATURES: draft.fuse(inputs[names.FEATURES])})
+    session = TorchSession(eagle_graph(draft))
+    return DraftModel(session, facts, target, fuse=fuse if config.version == 3 else None, **options)
+
+
+def target_features(model, count, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return {name: torch.randn(count, HIDDEN, generator=generator) for name in model.needs}
+
+
+@torch.no_grad()
+def chain_logits(draft, features, tokens, drafted):
+    """What the module says behind a text and a chain of drafted tokens, run plainly, the chain on its own features."""
+
+    def attend(layer, query, key, value):
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+
+    rows, ids = draft.fuse(torch.cat(list(features.values()), dim=-1))[None], list(tokens)
+    for token in [*drafted, None]:
+        out = draft(torch.tensor([ids]), rows, torch.arange(len(ids))[None], attend)
+        rows, ids = torch.cat([rows, out.next_features[:, -1:]], dim=1), [*ids, token]
+    return out.logits[0, -1]
+
+
+def assert_predicts(step, row, logits):
+    log_probs, token_ids = logits.log_softmax(-1).topk(TOP_K)
+    assert step.token_ids[row].tolist() == token_ids.tolist()
+    torch.testing.assert_close(torch.from_numpy(step.log_probs[row]), log_probs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_levels_predict_what_the_plain_module_does(version):
+    draft = make_draft(version)
+    model = make_model(draft, chunk=5, cache_step=4)
+    tokens = [3 * number % VOCAB for number in range(12)]
+    features = target_features(model, len(tokens))
+    model.reset(len(tokens))
+    first = model.extend(features, range(len(tokens)), tokens)
+    assert_predicts(first, 0, chain_logits(draft, features, tokens, []))
+    rows, chosen = torch.tensor([0, 0, 0]).numpy(), first.token_ids[0, [0, 1, 3]].tolist()
+    second = model.expand(first, rows, chosen)
+    for row, token in enumerate(chosen):
+        assert_predicts(second, row, chain_logits(draft, features, tokens, [token]))
+    rows = torch.tensor([2, 0, 2, 1]).numpy()
+    deeper = second.token_ids[rows, [0, 2, 1, 1]].tolist()
+    third = model.expand(second, rows, deeper)
+    paths = [[chosen[row], token] for row, token in zip(rows, deeper, strict=True)]
+    for row, path in enumerate(paths):
+        assert_predicts(third, row, chain_logits(draft, features, tokens, path))
+    last = third.token_ids[1, :2].tolist()
+    fourth = model.expand(third, torch.tensor([1, 1]).numpy(), last)
+    for row, token in enumerate(last):
+        assert_predicts(fourth, row, chain_logits(draft, features, tokens, [*paths[1], token]))
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_after_rounds_of_drafting_the_cache_is_that_of_the_committed_text(version):
+    draft = make_draft(version)
+    model, fresh = (make_model(draft, chunk=6, cache_step=4) for _ in range(2))
+    text, kept = [], {name: [] for name in model.needs}
+    for number, (count, levels) in enumerate([(9, [1]), (1, [4, 4]), (3, []), (2, [2, 3, 1]), (4, [2])]):
+        source = target_features(model, count + 3, seed=number)
+        nodes = [*range(count - 1), count + 1]  # rejected nodes lie between
+        tokens = [(7 * number + node) % VOCAB for node in range(count)]
+        step = model.extend(source, nodes, tokens)
+        for width in levels:
+            rows = torch.arange(width).numpy() % len(step.token_ids)
+            step = model.expand(step, rows, step.token_ids[rows, 0])
+        text += tokens
+        for name, rows in kept.items():
+            rows.append(source[name][nodes])
+    features = {name: torch.cat(rows) for name, rows in kept.items()}
+    model.cache.truncate()
+    fresh.reset(len(text))
+    fresh_step = fresh.extend(features, range(len(text)), text)
+    assert model.cache.lengths.tolist() == fresh.cache.lengths.tolist() == [len(text)]
+    rows = slice(0, len(text))
+    torch.testing.assert_close(
+        model.cache.buffer[:, :, :, rows], fresh.cache.buffer[:, :, :, rows], rtol=1e-5, atol=1e-5
+    )
+    assert_predicts(fresh_step, 0, chain_logits(draft, features, text, []))
+
+
+def test_a_size_is_bound_once_until_the_cache_grows(monkeypatch):
+    model = make_model(make_draft(1), cache_step=8)
+    bound = []
+    bind = model._session.bind
+    monkeypatch.setattr(model._session, "bind", lambda *args: bound.append(1) or bind(*args))
+    features = target_features(model, 1)
+    for token in range(8):
+        model.extend(features, [0], [token])
+    assert len(bound) == 1
+    model.extend(features, [0], [9])
+    assert len(bound) == 2
