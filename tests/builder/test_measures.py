@@ -8,7 +8,7 @@ from spec_trt.builder.build import build_engine
 from spec_trt.builder.calibration import calibration_tokens, measure_absmax
 from spec_trt.builder.calibration_text import EXCHANGES
 from spec_trt.builder.config import BuildConfig
-from spec_trt.builder.cost import kernel_profile, measure_pass_cost
+from spec_trt.builder.cost import kernel_profile, measure_head_cost, measure_pass_cost
 from spec_trt.builder.evaluate import evaluate, evaluation_tokens
 from spec_trt.builder.linear import find_linears
 from spec_trt.builder.pipeline import lower
@@ -119,6 +119,7 @@ def test_pass_costs(text_engine):
     assert [(cost.past, cost.nodes) for cost in costs] == [(0, 1), (0, 4), (16, 1), (16, 4)]
     assert all(cost.latency_ms > 0 for cost in costs)
     assert costs[0].ratio == costs[2].ratio == 1
+    assert measure_head_cost(text_engine, threads=1) == []
 
 
 def test_kernel_profile(text_engine):

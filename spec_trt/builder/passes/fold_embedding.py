@@ -43,7 +43,7 @@ def _fold_norm(graph: ir.Graph, gather: ir.Node) -> bool:
     variance = np.square(table).mean(axis=1, keepdims=True) + np.float32(float_of(norm, "epsilon", 1e-5))
     _set_table(graph, gather, table / np.sqrt(variance) * weight(norm.inputs[1]), "normed")
     replace(norm.outputs[0], gather.outputs[0])
-    graph.remove(norm)
+    graph.remove(norm, safe=True)  # else it still counts as a reader
     return True
 
 
@@ -61,13 +61,22 @@ def _fold_matmul(graph: ir.Graph, gather: ir.Node) -> bool:
         return False
     (features,) = (value for value in concat.inputs if value is not gather.outputs[0])
     own, rest = matrix[rows], np.delete(matrix, rows, axis=0)
-    _set_table(graph, gather, table @ own, "multiplied")
+    bias = _bias(matmul)
+    product = table @ own if bias is None else table @ own + weight(bias.inputs[1])
+    _set_table(graph, gather, product, "multiplied")
+    out = (bias or matmul).outputs[0]
+    gather.outputs[0].shape = out.shape
     splice = Splice(graph, matmul)
-    product = splice.op("MatMul", features, splice.constant(rest, f"{matmul.inputs[1].name}.features"))  # type: ignore[union-attr]
-    product.shape, product.type = matmul.outputs[0].shape, matmul.outputs[0].type
-    gather.outputs[0].shape = matmul.outputs[0].shape
-    replace(matmul.outputs[0], splice.op("Add", product, gather.outputs[0]))
+    other = splice.op("MatMul", features, splice.constant(rest, f"{matmul.inputs[1].name}.features"))  # type: ignore[union-attr]
+    other.shape, other.type = out.shape, out.type
+    replace(out, splice.op("Add", other, gather.outputs[0]))
     return True
+
+
+def _bias(matmul: ir.Node) -> ir.Node | None:
+    """The addition of a constant vector that follows."""
+    add = sole_consumer(matmul.outputs[0], "Add")
+    return add if add is not None and is_weight(add.inputs[1], 1) else None
 
 
 def _rows(concat: ir.Node, part: ir.Value, total: int) -> Sequence[int]:
