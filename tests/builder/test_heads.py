@@ -13,6 +13,7 @@ from spec_trt.builder.config import BuildConfig
 from spec_trt.builder.cost import measure_head_cost
 from spec_trt.builder.linear import ROTATION, find_linears
 from spec_trt.builder.onnxruntime_session import OrtGraph
+from spec_trt.builder.patterns import is_weight
 from spec_trt.builder.smoke import smoke_test
 from spec_trt.cli import main
 from spec_trt.errors import BuildError
@@ -101,13 +102,12 @@ def test_every_weight_of_a_quantized_graph_is_in_integers(engine, kind, name):
     directory = engine(kind, "int8")
     graph = ir.load(directory / load_manifest(directory).graphs[name].file).graph
     assert not find_linears(graph)
-    matrices = [
-        value for value in graph.initializers.values() if value.dtype == ir.DataType.FLOAT and value.shape.rank() > 1
-    ]
-    left = [
-        value.name for value in matrices if not value.name.endswith(".scales") and not value.name.startswith(ROTATION)
-    ]
-    assert left == []
+    matrices = [value for value in graph.initializers.values() if is_weight(value, 2)]
+    assert [
+        value
+        for value in matrices
+        if not str(value.name).endswith(".scales") and not str(value.name).startswith(ROTATION)
+    ] == []
 
 
 @on_every_graph

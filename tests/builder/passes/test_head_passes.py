@@ -13,7 +13,7 @@ from spec_trt.builder.passes.quantize_int8 import QuantizeInt8
 from spec_trt.builder.passes.quantize_tables import QuantizeTables, quantize_rows
 from spec_trt.builder.passes.reshape_targets import ReshapeTargets
 from spec_trt.builder.passes.rotate_head import RotateHead
-from tests.builder.graphs import apply, assert_same, make_graph, op_types, random_array, run_graph
+from tests.builder.graphs import Array, apply, assert_same, make_graph, op_types, random_array, run_graph
 
 IDS = np.array([[4, 0, 9], [1, 1, 2]])
 
@@ -61,7 +61,8 @@ def test_norm_of_an_embedding_is_folded_unless_the_table_is_tied():
 
 def heads(blocks):
     """Three Medusa heads of so many blocks on one hidden state."""
-    lines, weights = [], {}
+    lines: list[str] = []
+    weights: dict[str, Array] = {}
     for head in range(3):
         source = "x"
         for block in range(blocks):
