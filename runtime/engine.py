@@ -16,8 +16,10 @@ from spec_trt.manifest import EngineFacts, Manifest, load_manifest
 from spec_trt.ort import onnxruntime_version
 from spec_trt.runtime.decode import decode
 from spec_trt.runtime.detokenizer import Detokenizer
-from spec_trt.runtime.drafters import make_drafter
+from spec_trt.runtime.drafters import NO_HEADS, available_methods, make_drafter
 from spec_trt.runtime.drafters.drafter import Drafter
+from spec_trt.runtime.drafters.heads import Heads
+from spec_trt.runtime.head_loader import load_heads
 from spec_trt.runtime.ort_session import OrtSession
 from spec_trt.runtime.stats import Stats
 from spec_trt.runtime.stop import Emission, FinishReason, StopChecker
@@ -102,11 +104,12 @@ class Engine:
         manifest: What the directory holds.
         target: The model.
         tokenizer_directory: Where its tokenizer's files are.
+        heads: The draft heads.
     """
 
-    def __init__(self, manifest: Manifest, target: Target, tokenizer_directory: Path) -> None:
+    def __init__(self, manifest: Manifest, target: Target, tokenizer_directory: Path, heads: Heads = NO_HEADS) -> None:
         self.manifest = manifest
-        self._target = target
+        self._target, self._heads = target, heads
         self._tokenizer_directory = tokenizer_directory
         self._lock = threading.Lock()
 
@@ -129,8 +132,17 @@ class Engine:
         directory = Path(path)
         manifest = load_manifest(directory, verify=verify)
         _check_engine(directory, manifest.engine)
-        session = OrtSession(directory / manifest.graphs["base"].file, device=device, threads=threads)
-        return cls(manifest, Target(session, manifest.model), directory)
+
+        def open_graph(name: str) -> OrtSession:
+            return OrtSession(directory / _graph_file(manifest, name), device=device, threads=threads)
+
+        target = Target(open_graph(names.BASE), manifest.model)
+        return cls(manifest, target, directory, load_heads(manifest, open_graph))
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods that this engine can run: those that need no draft head, or one that it has."""
+        return available_methods(self._heads)
 
     @property
     def precision(self) -> str:
@@ -187,7 +199,7 @@ class Engine:
         self.check_prompt(token_ids)
         model, stats = self.manifest.model, Stats()
         eos_ids = () if config.ignore_eos else model.eos_ids
-        drafter = make_drafter(config.method, config.options, vocab=model.vocab, eos_ids=eos_ids)
+        drafter = make_drafter(config.method, config.options, vocab=model.vocab, eos_ids=eos_ids, heads=self._heads)
         stopper = StopChecker(
             detokenizer=Detokenizer(self._optional_tokenizer.decode if self._optional_tokenizer else _no_text),
             eos_ids=eos_ids,
@@ -263,6 +275,14 @@ def _is_unicode(text: str) -> bool:
 def _no_text(token_ids: Sequence[int]) -> str:  # noqa: ARG001 - a tokenizer's signature
     """What token ids decode to without a tokenizer."""
     return ""
+
+
+def _graph_file(manifest: Manifest, name: str) -> str:
+    if name not in manifest.graphs:
+        raise ManifestError(
+            f"the engine's manifest names a draft head but no graph {name!r}: export and build it again"
+        )
+    return manifest.graphs[name].file
 
 
 def _check_engine(directory: Path, facts: EngineFacts | None) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from spec_trt.errors import ConfigError, PromptError, SpecTrtError
 from spec_trt.prompts import PromptRecord
 from spec_trt.runtime.engine import Engine, GenerationConfig, Result
+from spec_trt.runtime.head_warning import head_warning
 from spec_trt.runtime.near_tie import Comparison, compare_outputs
 from spec_trt.runtime.stats import Stats
 from spec_trt.table import format_table
@@ -67,11 +68,16 @@ class MethodScore:
         self.different += comparison.verdict == "different"
 
     def to_json(self, baseline: "MethodScore") -> dict[str, Any]:
-        """The figures by name; `speedup` is the ratio of tokens per second over all prompts."""
+        """The figures by name.
+
+        `speedup` is the ratio of tokens per second over all prompts; `accepted_by_depth`, from depth 1 on, the share of
+        passes that accepted so many drafts at the least.
+        """
         low, high = min(self.speedups), max(self.speedups)
         return {
             "tokens_per_s": self.stats.tokens_per_s,
             "accept_length": self.stats.accept_length,
+            "accepted_by_depth": [count / self.stats.passes for count in self.stats.accepted_by_depth],
             "passes": self.stats.passes,
             "nodes_per_pass": self.stats.nodes / self.stats.passes,
             **{f"{phase}_ms": self.stats.ms_per_pass(phase) for phase in ("draft", "verify", "other")},
@@ -92,6 +98,12 @@ class BenchReport:
     scores: dict[str, MethodScore] = field(default_factory=dict)
     categories: dict[str, dict[str, MethodScore]] = field(default_factory=dict)
 
+    @property
+    def warnings(self) -> list[str]:
+        """A line for each draft head that was of no use."""
+        found = [head_warning(name, score.stats) for name, score in self.scores.items()]
+        return [warning for warning in found if warning]
+
     def to_json(self) -> dict[str, Any]:
         """One object: `methods.<name>` and `categories.<category>.<name>`, with the same keys."""
         return {
@@ -99,13 +111,14 @@ class BenchReport:
             "max_new_tokens": self.max_new_tokens,
             "methods": _to_json(self.scores),
             "categories": {category: _to_json(scores) for category, scores in self.categories.items()},
+            "warnings": self.warnings,
         }
 
     def to_text(self) -> str:
-        """A table over all prompts, and one per category where there are any."""
+        """A table over all prompts, one per category where there are any, acceptance by depth, and warnings."""
         tables = [_table(f"{self.prompts} prompts", self.scores)]
         tables += [_table(category, scores) for category, scores in self.categories.items()]
-        return "\n\n".join(tables)
+        return "\n\n".join([*tables, *_depth_tables(self.scores), *self.warnings])
 
 
 def run_bench(
@@ -229,6 +242,17 @@ def _table(title: str, scores: Mapping[str, MethodScore]) -> str:
     ]
     rows = [_row(name, figures) for name, figures in _to_json(scores).items()]
     return format_table([*header, "identical"], rows)
+
+
+def _depth_tables(scores: Mapping[str, MethodScore]) -> list[str]:
+    """How often a pass accepted at least 1, 2, ... drafts, if one ever did."""
+    by_depth = {name: figures["accepted_by_depth"] for name, figures in _to_json(scores).items() if name != BASELINE}
+    depths = max(map(len, by_depth.values()), default=0)
+    rows = [
+        [name, *(f"{share:.2f}" for share in shares), *[""] * (depths - len(shares))]
+        for name, shares in by_depth.items()
+    ]
+    return [format_table(["passes that accepted at least", *map(str, range(1, depths + 1))], rows)] if depths else []
 
 
 def _row(name: str, figures: Mapping[str, Any]) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spec_trt import __version__
-from spec_trt.bench import BASELINE, BenchConfig, BenchReport, OnAnswer, run_bench
+from spec_trt.bench import BenchConfig, BenchReport, OnAnswer, run_bench
 from spec_trt.builder.build import build_engine
 from spec_trt.builder.config import BuildConfig
 from spec_trt.errors import ManifestError, ModelError
@@ -15,7 +15,6 @@ from spec_trt.export.config import ExportConfig
 from spec_trt.export.source import locate
 from spec_trt.manifest import load_manifest
 from spec_trt.prompts import PromptRecord
-from spec_trt.runtime.drafters import METHODS
 from spec_trt.runtime.engine import Engine
 
 __all__ = ["DemoConfig", "demo_model", "run_demo"]
@@ -68,10 +67,9 @@ def run_demo(config: DemoConfig, progress: Callable[[str], None], on_answer: OnA
     build_engine(BuildConfig(bundle=bundle, out=engine, precision=config.precision, force=True))
     progress("generating")
     records = [PromptRecord(turns=[prompt]) for prompt in PROMPTS]
-    bench = BenchConfig(
-        methods={name: {} for name in METHODS if name != BASELINE}, max_new_tokens=config.max_new_tokens
-    )
-    return run_bench(Engine.load(engine, threads=config.threads), records, bench, on_answer)
+    loaded = Engine.load(engine, threads=config.threads)
+    bench = BenchConfig(methods={name: {} for name in loaded.methods}, max_new_tokens=config.max_new_tokens)
+    return run_bench(loaded, records, bench, on_answer)
 
 
 def demo_model() -> Path:

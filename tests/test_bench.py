@@ -7,6 +7,7 @@ from spec_trt.bench import BASELINE, BenchConfig, run_bench
 from spec_trt.errors import ConfigError
 from spec_trt.prompts import PromptRecord
 from tests.runtime.fake_engine import fake_engine, save_byte_tokenizer
+from tests.runtime.fake_heads import fake_heads
 from tests.runtime.fakes import FakeTarget
 
 KEYS = {
@@ -127,6 +128,32 @@ def test_table_names_prompts_and_near_ties(engine):
     assert text.startswith("3 prompts")
     assert "yes, 2 near ties" in text
     assert "\nwriting " in text
+
+
+def test_acceptance_is_listed_by_depth(engine):
+    report = run_bench(engine, RECORDS[:1], BenchConfig(methods={"eagle": {}}, max_new_tokens=21, chat=False))
+    shares = report.to_json()["methods"]["eagle"]["accepted_by_depth"]
+    assert shares == [0.8, 0.8, 0.8, 0.8]  # of 5 passes all but the last had room
+    table = report.to_text().split("\n\n")[-1]
+    assert table.startswith("passes that accepted at least")
+    assert table.splitlines()[-1].split() == ["eagle", *(f"{share:.2f}" for share in shares)]
+    assert "passes that accepted" not in run_bench(engine, RECORDS, BenchConfig(methods={}, max_new_tokens=4)).to_text()
+
+
+def test_a_head_that_is_never_right_is_warned_of(tmp_path):
+    save_byte_tokenizer(tmp_path)
+    model = FakeTarget(vocab=128, order=2)
+    wrong = fake_heads(lambda prefix: (model.next_token(prefix) + 64) % 128, vocab=128)
+    engine = fake_engine(tmp_path, model, heads=wrong)
+    report = run_bench(
+        engine, RECORDS, BenchConfig(methods={"eagle": {}, "eagle2": {}, "ngram": {}}, max_new_tokens=20)
+    )
+    assert [warning.split()[:2] for warning in report.to_json()["warnings"]] == [
+        ["warning:", "eagle"],
+        ["warning:", "eagle2"],
+    ]
+    assert report.to_text().endswith(report.warnings[-1])
+    assert all(score.different == 0 for score in report.scores.values())
 
 
 def test_repeats_must_be_positive():

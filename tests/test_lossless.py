@@ -6,7 +6,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
-from spec_trt.runtime.drafters import METHODS
 from spec_trt.runtime.engine import Engine, GenerationConfig
 from spec_trt.runtime.near_tie import compare_outputs
 from tests.families import FAMILIES
@@ -24,7 +23,7 @@ def test_every_method_equals_plain_and_transformers(family, family_engine, famil
     @settings(max_examples=4, deadline=None)
     def check(prompt):
         expected = greedy(model, prompt)
-        for method in METHODS:
+        for method in engine.methods:
             result = engine.generate(prompt, GenerationConfig(method=method, max_new_tokens=TOKENS, ignore_eos=True))
             comparison = compare_outputs(engine, prompt, expected, result.token_ids)
             assert comparison.verdict != "different", (method, comparison)

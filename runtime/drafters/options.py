@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from spec_trt.errors import ConfigError
 
-__all__ = ["check_flag", "check_integer", "read_options"]
+__all__ = ["check_flag", "check_integer", "check_text", "read_options"]
 
 Options = TypeVar("Options")
 
@@ -50,3 +50,13 @@ def check_flag(name: str, value: object) -> None:
     """
     if not isinstance(value, bool):
         raise ConfigError(f"{name} must be true or false: found {value!r}; give one of the two")
+
+
+def check_text(name: str, value: object) -> None:
+    """Refuse a value that is not a text.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} must be a text: found {value!r}; give it in quotes")

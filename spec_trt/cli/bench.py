@@ -1,6 +1,7 @@
 """`spec-trt bench`: methods side by side on a file of prompts."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ __all__ = ["command"]
 @click.option(
     "--prompts", required=True, type=click.Path(path_type=Path), help="JSON lines: prompt, turns or messages."
 )
-@click.option("--methods", default="ngram,jacobi,lookahead", show_default=True, help="Methods, comma-separated.")
+@click.option("--methods", help="Methods, comma-separated.  [default: all that the engine can run]")
 @click.option("-o", "--option", "options", multiple=True, metavar="METHOD.NAME=VALUE", help="An option of a method.")
 @click.option("--limit", type=click.IntRange(min=1), help="Take at most so many prompts.  [default: all]")
 @click.option("--per-category", type=click.IntRange(min=1), help="Take the first so many per category.  [default: all]")
@@ -38,7 +39,7 @@ __all__ = ["command"]
 def command(
     engine: Path,
     prompts: Path,
-    methods: str,
+    methods: str | None,
     options: tuple[str, ...],
     limit: int | None,
     per_category: int | None,
@@ -64,23 +65,24 @@ def command(
     from spec_trt.runtime.engine import Engine
 
     records = load_prompts(prompts, limit=limit, per_category=per_category)
+    loaded = Engine.load(engine, device=device, threads=threads, verify=verify)
+    chosen = loaded.methods if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
     config = BenchConfig(
-        methods=_with_options(methods, options),
+        methods=_with_options(chosen, options),
         max_new_tokens=max_new_tokens,
         repeats=repeats,
         chat=not raw,
         all_turns=turns == "all",
     )
-    loaded = Engine.load(engine, device=device, threads=threads, verify=verify)
     turns_asked = sum(len(record.turns) if config.all_turns else 1 for record in records)
     with tqdm(total=turns_asked, unit="prompt") as bar:
         report = run_bench(loaded, records, config, on_answer=lambda _results, _comparisons: bar.update())
     click.echo(json.dumps(report.to_json()) if as_json else report.to_text())
 
 
-def _with_options(methods: str, assignments: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+def _with_options(methods: Sequence[str], assignments: tuple[str, ...]) -> dict[str, dict[str, Any]]:
     """Each method's own options, from METHOD.NAME=VALUE."""
-    by_method: dict[str, dict[str, Any]] = {name.strip(): {} for name in methods.split(",") if name.strip()}
+    by_method: dict[str, dict[str, Any]] = {name: {} for name in methods}
     for key, value in parse_options(assignments).items():
         method, separator, name = key.partition(".")
         if not separator or method not in by_method:

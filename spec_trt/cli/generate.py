@@ -43,6 +43,7 @@ def command(
     The text goes to stdout as it comes, a one-line summary to stderr.
     """
     from spec_trt.runtime.engine import Engine, GenerationConfig
+    from spec_trt.runtime.head_warning import head_warning
 
     config = GenerationConfig(
         method=method, options=parse_options(options), max_new_tokens=max_new_tokens, stop=list(stop)
@@ -57,6 +58,9 @@ def command(
     if as_json:
         click.echo(json.dumps(_report(result), ensure_ascii=False))
     click.echo(_summary(result), err=True)
+    warning = head_warning(method, result.stats)
+    if warning:
+        click.echo(warning, err=True)
 
 
 def _print_pieces(generation: "Generation") -> None:

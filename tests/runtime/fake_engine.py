@@ -6,6 +6,7 @@ from typing import Protocol
 
 from spec_trt.runtime.engine import Engine
 from spec_trt.runtime.target import Target
+from tests.runtime.fake_heads import fake_heads
 from tests.runtime.fake_session import FakeSession, fake_facts
 from tests.test_manifest import make_engine_facts, make_manifest
 
@@ -26,11 +27,14 @@ TEMPLATE = (
 )
 
 
-def fake_engine(directory: Path, model: Model, *, max_positions=512, eos_ids=(), **target_options) -> Engine:
+def fake_engine(
+    directory: Path, model: Model, *, max_positions=512, eos_ids=(), heads=None, **target_options
+) -> Engine:
     facts = fake_facts(vocab=model.vocab, max_positions=max_positions, eos_ids=eos_ids)
     session = FakeSession(model.next_token, vocab=model.vocab)
     manifest = make_manifest(model=facts, engine=make_engine_facts())
-    return Engine(manifest, Target(session, facts, **target_options), directory)
+    heads = heads or fake_heads(model.next_token, vocab=model.vocab)
+    return Engine(manifest, Target(session, facts, **target_options), directory, heads)
 
 
 def save_byte_tokenizer(directory: Path, *, chat: bool = True) -> None:

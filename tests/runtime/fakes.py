@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from spec_trt.runtime.accept import accept_greedy, emitted_tokens
 from spec_trt.runtime.drafters.drafter import Drafter, PassOutput
 from spec_trt.runtime.tree import Tree
+from tests.runtime.fake_session import text_features
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,15 +57,22 @@ class Run:
 def speculate(drafter: Drafter, target: FakeTarget, prompt: Sequence[int], count: int) -> Run:
     """Generate `count` tokens, checking what holds for every drafter's trees."""
     run, text = Run(), list(prompt)
-    drafter.start(prompt, None)
+    prefilled = prompt[:-1] if drafter.needs else []
+    drafter.start(prompt, _output([], prefilled) if prefilled else None)
     while (remaining := count - len(run.tokens)) > 0:
         tree = drafter.propose(remaining - 1)
         assert tree.tokens[0] == text[-1]
         assert tree.depths.max() <= remaining - 1
         argmax = target.argmax(text, tree)
         path, extra = accept_greedy(tree, argmax)
-        drafter.observe(tree, PassOutput(argmax=argmax), path, extra)
+        drafter.observe(tree, _output(argmax, tree.tokens), path, extra)
         run.trees.append(tree)
         run.blocks.append(emitted_tokens(tree, path, extra))
         text += run.blocks[-1]
     return run
+
+
+def _output(argmax: Sequence[int] | NDArray[np.int64], tokens: Sequence[int] | NDArray[np.int64]) -> PassOutput:
+    return PassOutput(
+        argmax=np.asarray(argmax, dtype=np.int64), tensors=text_features([int(token) for token in tokens])
+    )

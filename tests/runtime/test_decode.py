@@ -6,6 +6,7 @@ from spec_trt.runtime.decode import decode
 from spec_trt.runtime.drafters import METHODS, make_drafter
 from spec_trt.runtime.stats import Stats
 from spec_trt.runtime.target import Target
+from tests.runtime.fake_heads import fake_heads
 from tests.runtime.fake_session import FakeSession, fake_facts
 from tests.runtime.fakes import FakeTarget
 
@@ -22,7 +23,8 @@ def test_output_equals_plain_greedy(method, prompt, count, period, order):
     model = FakeTarget(vocab=8, order=order, period=period)
     target = Target(FakeSession(model.next_token), fake_facts(vocab=8), prefill_chunk=7, cache_step=4)
     stats = Stats()
-    drafter = make_drafter(method, {}, vocab=8, eos_ids=())
+    heads = fake_heads(model.next_token, vocab=8)
+    drafter = make_drafter(method, {}, vocab=8, eos_ids=(), heads=heads)
     blocks = list(decode(prompt, target=target, drafter=drafter, max_new_tokens=count, stats=stats))
     assert [token for block in blocks for token in block] == model.greedy(prompt, count)
     assert (stats.emitted, stats.passes, stats.prompt_tokens) == (count, len(blocks), len(prompt))

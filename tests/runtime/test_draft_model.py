@@ -1,5 +1,6 @@
 """The draft model's bookkeeping, beside the same PyTorch module run over whole texts."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import pytest
@@ -15,6 +16,8 @@ from spec_trt.runtime.draft_model import DraftModel
 from tests.runtime.fake_session import fake_facts
 
 VOCAB, HIDDEN, TOP_K, LAYERS = 20, 8, 4, {1: 1, 3: 2}
+
+Function = Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
 
 
 def make_draft(version):
@@ -40,7 +43,7 @@ def make_draft(version):
 class TorchSession:
     """A module as a session."""
 
-    function: object
+    function: Function
     device = torch.device("cpu")
 
     def bind(self, inputs, outputs):
@@ -49,9 +52,9 @@ class TorchSession:
 
 @dataclass
 class TorchBinding:
-    function: object
-    inputs: dict
-    outputs: dict
+    function: Function
+    inputs: Mapping[str, torch.Tensor]
+    outputs: Mapping[str, torch.Tensor]
 
     @torch.no_grad()
     def run(self):
@@ -61,7 +64,7 @@ class TorchBinding:
 
 def eagle_graph(draft):
     def run(inputs):
-        outputs = {}
+        outputs: dict[str, torch.Tensor] = {}
 
         def attend(layer, query, key, value):
             outputs.update({names.new_key(layer): key, names.new_value(layer): value})
@@ -119,7 +122,7 @@ def target_features(model, count, seed=0):
 def chain_logits(draft, features, tokens, drafted):
     """What the module says behind a text and a chain of drafted tokens, run plainly, the chain on its own features."""
 
-    def attend(layer, query, key, value):
+    def attend(_layer, query, key, value):
         return torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
 
     rows, ids = draft.fuse(torch.cat(list(features.values()), dim=-1))[None], list(tokens)
@@ -164,7 +167,8 @@ def test_levels_predict_what_the_plain_module_does(version):
 def test_after_rounds_of_drafting_the_cache_is_that_of_the_committed_text(version):
     draft = make_draft(version)
     model, fresh = (make_model(draft, chunk=6, cache_step=4) for _ in range(2))
-    text, kept = [], {name: [] for name in model.needs}
+    text: list[int] = []
+    kept: dict[str, list[torch.Tensor]] = {name: [] for name in model.needs}
     for number, (count, levels) in enumerate([(9, [1]), (1, [4, 4]), (3, []), (2, [2, 3, 1]), (4, [2])]):
         source = target_features(model, count + 3, seed=number)
         nodes = [*range(count - 1), count + 1]  # rejected nodes lie between
@@ -174,17 +178,15 @@ def test_after_rounds_of_drafting_the_cache_is_that_of_the_committed_text(versio
             rows = torch.arange(width).numpy() % len(step.token_ids)
             step = model.expand(step, rows, step.token_ids[rows, 0])
         text += tokens
-        for name, rows in kept.items():
-            rows.append(source[name][nodes])
-    features = {name: torch.cat(rows) for name, rows in kept.items()}
+        for name, parts in kept.items():
+            parts.append(source[name][nodes])
+    features = {name: torch.cat(parts) for name, parts in kept.items()}
     model.cache.truncate()
     fresh.reset(len(text))
     fresh_step = fresh.extend(features, range(len(text)), text)
     assert model.cache.lengths.tolist() == fresh.cache.lengths.tolist() == [len(text)]
-    rows = slice(0, len(text))
-    torch.testing.assert_close(
-        model.cache.buffer[:, :, :, rows], fresh.cache.buffer[:, :, :, rows], rtol=1e-5, atol=1e-5
-    )
+    caches = [held.cache.buffer[:, :, :, : len(text)] for held in (model, fresh)]
+    torch.testing.assert_close(*caches, rtol=1e-5, atol=1e-5)
     assert_predicts(fresh_step, 0, chain_logits(draft, features, text, []))
 
 
@@ -192,7 +194,12 @@ def test_a_size_is_bound_once_until_the_cache_grows(monkeypatch):
     model = make_model(make_draft(1), cache_step=8)
     bound = []
     bind = model._session.bind
-    monkeypatch.setattr(model._session, "bind", lambda *args: bound.append(1) or bind(*args))
+
+    def counted(inputs, outputs):
+        bound.append(1)
+        return bind(inputs, outputs)
+
+    monkeypatch.setattr(model._session, "bind", counted)
     features = target_features(model, 1)
     for token in range(8):
         model.extend(features, [0], [token])

@@ -3,6 +3,7 @@ import pytest
 from spec_trt.errors import ConfigError, ManifestError, PromptError
 from spec_trt.manifest import describe_files, save_manifest
 from spec_trt.runtime.drafters import METHODS
+from spec_trt.runtime.drafters.heads import Heads
 from spec_trt.runtime.engine import Engine, GenerationConfig
 from tests.runtime.fake_engine import EOS, fake_engine, save_byte_tokenizer
 from tests.runtime.fakes import FakeTarget
@@ -52,6 +53,24 @@ def test_an_abandoned_generation_leaves_no_trace(tmp_path, method):
         engine.generate([1, 2])
     pieces.close()
     assert engine.generate([1, 2, 3], config).token_ids == MODEL.greedy([1, 2, 3], 40)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_generation_asked_for_meanwhile_leaves_the_running_one_alone(tmp_path, method):
+    engine = fake_engine(tmp_path, MODEL)
+    config = GenerationConfig(method=method, max_new_tokens=40)
+    running = engine.stream([7, 7, 7], config)
+    next(iter(running))
+    engine.stream([1, 2], config)
+    assert running.result().token_ids == MODEL.greedy([7, 7, 7], 40)
+
+
+def test_methods_are_those_that_the_heads_allow(tmp_path):
+    assert fake_engine(tmp_path, MODEL).methods == list(METHODS)
+    headless = fake_engine(tmp_path, MODEL, heads=Heads())
+    assert headless.methods == ["autoregressive", "ngram", "jacobi", "lookahead"]
+    with pytest.raises(ConfigError, match="needs Medusa heads, the engine has none"):
+        headless.stream([1], GenerationConfig(method="medusa"))
 
 
 def test_a_closed_generation_has_no_result(tmp_path):

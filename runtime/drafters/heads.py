@@ -1,0 +1,52 @@
+"""The trained draft heads that an engine has, for the methods that need one."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from spec_trt.errors import ConfigError
+
+if TYPE_CHECKING:
+    from spec_trt.runtime.draft_model import DraftModel
+    from spec_trt.runtime.medusa_model import MedusaModel
+
+__all__ = ["HeadName", "Heads"]
+
+Head = TypeVar("Head")
+HeadName = Literal["medusa", "eagle"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    """The heads, loaded; only the generation that runs uses them."""
+
+    medusa: "MedusaModel | None" = None
+    eagle: "DraftModel | None" = None
+
+    def has(self, name: HeadName) -> bool:
+        """Whether the engine has a head."""
+        return getattr(self, name) is not None
+
+    def required_medusa(self) -> "MedusaModel":
+        """The Medusa heads.
+
+        Raises:
+            ConfigError: There are none.
+        """
+        return _required(self.medusa, "Medusa heads", "--medusa")
+
+    def required_eagle(self) -> "DraftModel":
+        """The EAGLE draft model.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        return _required(self.eagle, "an EAGLE head", "--eagle")
+
+
+def _required(head: Head | None, words: str, option: str) -> Head:
+    if head is None:
+        raise ConfigError(
+            f"this method needs {words}, the engine has none: "
+            f"make it again from `spec-trt export MODEL BUNDLE {option} PATH`"
+        )
+    return head

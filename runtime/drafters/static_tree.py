@@ -1,0 +1,192 @@
+"""Static trees: which of a head's candidates are drafted, the same at every step."""
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spec_trt.errors import ConfigError
+from spec_trt.runtime.drafters.options import check_integer, check_text
+from spec_trt.runtime.tree import TreeBuilder
+
+__all__ = ["CLOSED", "Level", "StaticTree", "StaticTreeOptions", "read_tree"]
+
+CLOSED = -1
+
+RankPath = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticTreeOptions:
+    """Options of a method that drafts a static tree.
+
+    Raises:
+        ConfigError: A value is out of range.
+    """
+
+    tree: str = field(
+        default="",
+        metadata={"help": "JSON file with the tree, a list of paths of ranks such as [[0], [0, 1]]; empty: the head's"},
+    )
+    nodes: int = field(default=0, metadata={"help": "take so many paths of the tree, the first ones; 0: all"})
+
+    def __post_init__(self) -> None:
+        check_text("tree", self.tree)
+        check_integer("nodes", self.nodes, at_least=0)
+
+    def chosen(self, default: Sequence[Sequence[int]], *, ranks: int, depth: int | None = None) -> "StaticTree":
+        """The tree to draft.
+
+        Args:
+            default: The head's own.
+            ranks: Candidates that the head gives.
+            depth: Levels that it can draft; any number when None.
+
+        Raises:
+            ConfigError: There is no such tree, or the head can't fill it.
+        """
+        tree = read_tree(self.tree) if self.tree else StaticTree(paths=default, source="the head")
+        tree.check(ranks=ranks, depth=depth)
+        return tree.first(self.nodes) if self.nodes else tree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """One level of a tree, its nodes in the order of their paths.
+
+    Attributes:
+        parents: Of each node, its parent's index in the level above; above the first is the root alone.
+        rows: [nodes] int64: its parent's place among the level above's `inner` nodes.
+        ranks: [nodes] int64: which of its parent's candidates it is.
+        inner: The nodes that have children.
+    """
+
+    parents: list[int]
+    rows: NDArray[np.int64]
+    ranks: NDArray[np.int64]
+    inner: list[int]
+
+    def add_to(
+        self, builder: TreeBuilder, above: Sequence[int], tokens: Sequence[int], eos_ids: Collection[int]
+    ) -> list[int]:
+        """Insert the level's nodes into a tree, but for those whose parent is closed.
+
+        Args:
+            builder: The tree.
+            above: The nodes of the level above; `CLOSED` where there is none, or it ends the sequence.
+            tokens: Of this level's nodes.
+            eos_ids: Tokens after which nothing is drafted.
+
+        Returns:
+            The level's nodes, as the level below takes them.
+        """
+        nodes = []
+        for parent, token in zip(self.parents, tokens, strict=True):
+            node = above[parent]
+            if node != CLOSED:
+                node = builder.add(node, token)
+            nodes.append(CLOSED if token in eos_ids else node)
+        return nodes
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaticTree:
+    """A tree of paths of ranks: (0, 2) is the third candidate behind the first one (Cai et al. 2024, section 2.1.2).
+
+    Attributes:
+        paths: One per node below the root; a path's prefixes come before it.
+        source: Where it comes from, for messages.
+
+    Raises:
+        ConfigError: The paths do not make a tree.
+    """
+
+    paths: Sequence[Sequence[int]]
+    source: str
+
+    def __post_init__(self) -> None:
+        seen: set[RankPath] = {()}
+        for path in map(tuple, self.paths):
+            if path in seen or path[:-1] not in seen:
+                raise ConfigError(
+                    f"the tree from {self.source} must list every path once, behind the paths that it extends: "
+                    f"found {list(path)} out of place; mend it"
+                )
+            seen.add(path)
+
+    @property
+    def depth(self) -> int:
+        """Depth of the deepest node."""
+        return max(map(len, self.paths), default=0)
+
+    def check(self, *, ranks: int, depth: int | None = None) -> None:
+        """Refuse a tree that a head can't fill.
+
+        Args:
+            ranks: Candidates that the head gives.
+            depth: Levels that it can draft; any number when None.
+
+        Raises:
+            ConfigError: It can't.
+        """
+        highest = max((rank for path in self.paths for rank in path), default=0)
+        if highest >= ranks:
+            raise ConfigError(
+                f"the tree from {self.source} has rank {highest}, the head gives ranks below {ranks}: take it out"
+            )
+        if depth is not None and self.depth > depth:
+            raise ConfigError(
+                f"the tree from {self.source} is {self.depth} levels deep, the heads draft {depth}: cut it there"
+            )
+
+    def first(self, nodes: int) -> "StaticTree":
+        """The tree of the first so many paths."""
+        return StaticTree(paths=self.paths[:nodes], source=self.source)
+
+    @cached_property
+    def levels(self) -> list[Level]:
+        """The levels from depth 1 on."""
+        by_depth: list[list[RankPath]] = [[()]]
+        by_depth += [sorted(tuple(path) for path in self.paths if len(path) == depth) for depth in self._depths]
+        extended = {tuple(path[:-1]) for path in self.paths}
+        inner = [[index for index, path in enumerate(level) if path in extended] for level in by_depth]
+        levels = []
+        for depth in self._depths:
+            above = {path: index for index, path in enumerate(by_depth[depth - 1])}
+            parents = [above[path[:-1]] for path in by_depth[depth]]
+            levels.append(
+                Level(
+                    parents=parents,
+                    rows=np.array([inner[depth - 1].index(parent) for parent in parents], dtype=np.int64),
+                    ranks=np.array([path[-1] for path in by_depth[depth]], dtype=np.int64),
+                    inner=inner[depth],
+                )
+            )
+        return levels
+
+    @property
+    def _depths(self) -> range:
+        return range(1, self.depth + 1)
+
+
+def read_tree(file: str) -> StaticTree:
+    """A tree from a JSON file: a list of lists of ranks.
+
+    Raises:
+        ConfigError: The file can't be read, or holds something else.
+    """
+    try:
+        paths = json.loads(Path(file).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"can't read the tree in {file} ({error}): expected a JSON list of lists of ranks") from error
+    if not isinstance(paths, list) or not all(_is_rank_path(path) for path in paths):
+        raise ConfigError(f"{file} must hold a JSON list of lists of ranks (integers from 0 on), such as [[0], [0, 1]]")
+    return StaticTree(paths=paths, source=file)
+
+
+def _is_rank_path(path: object) -> bool:
+    return isinstance(path, list) and all(type(rank) is int and rank >= 0 for rank in path)

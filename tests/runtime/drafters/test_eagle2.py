@@ -1,0 +1,137 @@
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spec_trt.runtime.draft_model import DraftStep
+from spec_trt.runtime.drafters.eagle2 import DynamicGrower, Eagle2Options, rerank
+from spec_trt.runtime.tree import TreeBuilder
+
+VOCAB = 12
+log_probs = st.sampled_from([0.0, -0.0, -1e-7, -0.5, -0.5, -1.0, -3.0, -30.0, -np.inf])
+
+
+class TableDraft:
+    """A draft model whose candidates are drawn from a seed and the path alone."""
+
+    def __init__(self, seed, top_k, *, levels_of=(0.0, -0.25, -0.5, -1.0, -2.5)):
+        self.facts = SimpleNamespace(top_k=top_k)
+        self.seed, self.levels_of = seed, levels_of
+        self.paths = [()]
+        self.expanded = []
+
+    def first(self):
+        return self.step(0, [()])
+
+    def expand(self, step, rows, tokens):
+        paths = [(*self.paths[row], int(token)) for row, token in zip(rows, tokens, strict=True)]
+        self.expanded += paths
+        return self.step(step.level + 1, paths)
+
+    def step(self, level, paths):
+        self.paths = paths
+        drawn = [self.candidates(path) for path in paths]
+        return DraftStep(
+            level=level,
+            token_ids=np.array([tokens for tokens, _ in drawn], dtype=np.int64),
+            log_probs=np.array([scores for _, scores in drawn], dtype=np.float32),
+            features=None,
+            visible=np.empty((len(paths), 0), dtype=np.bool_),
+        )
+
+    def candidates(self, path):
+        random = np.random.default_rng([self.seed, *path])
+        tokens = random.permutation(VOCAB)[: self.facts.top_k]
+        scores = random.choice(self.levels_of, size=self.facts.top_k)
+        return tokens.tolist(), sorted(scores.tolist(), reverse=True)
+
+
+def grow(draft, *, max_depth=9, eos_ids=(), **options):
+    builder = TreeBuilder(0)
+    DynamicGrower(Eagle2Options(**options), model=draft, eos_ids=frozenset(eos_ids)).grow(
+        builder, draft.first(), max_depth
+    )
+    tree = builder.build()
+    return {tuple(tree.tokens[tree.path(node)][1:].tolist()) for node in range(1, len(tree))}
+
+
+def reference(draft, *, max_depth, eos_ids, depth, top_k, total_tokens):
+    """EAGLE-2's tree as its definition has it: expand everything that a round calls for, then sort it all."""
+    levels: list[list[Any]] = [[(score, (token,)) for token, score in zip(*draft.candidates(()), strict=True)][:top_k]]
+    for _ in range(min(depth, max_depth - 1)):
+        beam = [item for item in sorted(levels[-1], key=lambda item: -item[0]) if item[1][-1] not in eos_ids][:top_k]
+        levels.append(
+            [
+                (np.float32(score) + np.float32(added), (*path, token))
+                for score, path in beam
+                for token, added in list(zip(*draft.candidates(path), strict=True))[:top_k]
+            ]
+        )
+    flat = [item for level in levels for item in level]
+    return {path for _, path in sorted(flat, key=lambda item: -item[0])[: total_tokens - 1]}
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    given_k=st.integers(1, 6),
+    depth=st.integers(0, 4),
+    top_k=st.integers(1, 5),
+    total_tokens=st.integers(1, 40),
+    max_depth=st.integers(1, 6),
+    eos_ids=st.sets(st.integers(0, VOCAB - 1), max_size=4),
+)
+@settings(deadline=None)
+def test_the_tree_is_the_definitions(seed, given_k, depth, top_k, total_tokens, max_depth, eos_ids):
+    options = {"depth": depth, "top_k": min(top_k, given_k), "total_tokens": total_tokens}
+    draft = TableDraft(seed, given_k)
+    found = grow(draft, max_depth=max_depth, eos_ids=eos_ids, **options | {"top_k": top_k})
+    assert found == reference(draft, max_depth=max_depth, eos_ids=eos_ids, **options)
+    assert len(found) <= total_tokens - 1
+    assert all(len(path) <= min(depth + 1, max_depth) for path in found)
+    assert not any(token in eos_ids for path in found for token in path[:-1])
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 10**6), log_probs), min_size=1, max_size=40),
+    st.integers(0, 50),
+)
+def test_reranking_keeps_the_parent_of_whatever_it_keeps(drawn, count):
+    scores: list[Any] = []
+    parents: list[int] = []
+    for index, (parent, log_prob) in enumerate(drawn):
+        parents.append(parent % (index + 1) - 1)
+        above = np.float32(0) if parents[-1] < 0 else scores[parents[-1]]
+        scores.append(above + np.float32(log_prob))
+    kept = rerank(np.array(scores, dtype=np.float32), count).tolist()
+    assert len(kept) == min(count, len(drawn))
+    assert kept == sorted(set(kept))
+    assert all(parents[index] in kept for index in kept if parents[index] >= 0)
+    assert all(
+        scores[index] <= min([scores[other] for other in kept], default=0)
+        for index in set(range(len(drawn))) - set(kept)
+    )
+
+
+def test_ties_go_to_the_earlier_level_and_the_lower_index():
+    assert rerank(np.array([-1, -1, -1, -0.5, -1], dtype=np.float32), 3).tolist() == [0, 1, 3]
+
+
+def test_a_level_that_can_no_longer_matter_is_not_drafted():
+    certain = TableDraft(1, 4, levels_of=(-0.1,))
+    grow(certain, depth=4, top_k=4, total_tokens=5)
+    assert certain.expanded == []
+    grow(certain, depth=4, top_k=4, total_tokens=6)
+    assert {len(path) for path in certain.expanded} == {1}
+
+
+def test_log_probabilities_above_zero_count_as_zero():
+    draft = TableDraft(1, 4, levels_of=(1e-3,))
+    assert all(path[:-1] in found or len(path) == 1 for found in [grow(draft, total_tokens=9)] for path in found)
+
+
+@pytest.mark.parametrize("total_tokens", [1, 2, 12])
+def test_the_tree_has_as_many_nodes_as_asked(total_tokens):
+    assert len(grow(TableDraft(3, 6), total_tokens=total_tokens)) == total_tokens - 1
