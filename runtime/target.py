@@ -5,13 +5,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from spec_trt import names
 from spec_trt.manifest import ModelFacts
+from spec_trt.runtime.bound_graph import BoundGraph
 from spec_trt.runtime.drafters.drafter import PassOutput
 from spec_trt.runtime.kv_cache import DTYPES, KVCache, Rows, on_host
-from spec_trt.runtime.session import Binding, Session
+from spec_trt.runtime.session import Session
 from spec_trt.runtime.tree import Tree, TreeBuilder
 
 __all__ = ["Target", "Verified"]
@@ -43,16 +45,11 @@ class _PassSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pass:
-    """The graph tied to the tensors of one pass size.
+    """The graph tied to the tensors of one pass size; `argmax` has no columns where nothing is projected."""
 
-    On a CPU the host's arrays are the bound tensors' own memory; elsewhere they are copied.
-    """
-
-    binding: Binding
-    inputs: dict[str, Tensor]
-    host_inputs: dict[str, np.ndarray]
+    graph: BoundGraph
     outputs: dict[str, Tensor]
-    host_argmax: np.ndarray
+    argmax: NDArray[np.int64]
     new_rows: Rows
 
 
@@ -79,7 +76,6 @@ class Target:
         self.facts = facts
         self.cache = KVCache(facts, batch=batch, step=cache_step, device=session.device)
         self._session, self._prefill_chunk = session, prefill_chunk
-        self._on_cpu = session.device.type == "cpu"
         self._passes: dict[_PassSize, _Pass] = {}
         self._bound_buffer = self.cache.buffer
 
@@ -126,20 +122,9 @@ class Target:
             _PassSize(slot=slot, batch=len(trees), nodes=nodes, project=project, needs=frozenset(needs))
         )
         lengths = self.cache.lengths[slot : slot + len(trees)]
-        _write_pass(bound.host_inputs, trees, lengths)
-        self._copy_to_device(bound)
-        bound.binding.run()
-        self._copy_from_device(bound)
+        _write_pass(bound.graph.inputs, trees, lengths)
+        bound.graph.run()
         return Verified(outputs=_per_sequence(bound, trees, needs), new_rows=bound.new_rows)
-
-    def _copy_to_device(self, bound: _Pass) -> None:
-        if not self._on_cpu:
-            for name, array in bound.host_inputs.items():
-                bound.inputs[name].copy_(torch.from_numpy(array))
-
-    def _copy_from_device(self, bound: _Pass) -> None:
-        if not self._on_cpu and names.ARGMAX in bound.outputs:
-            torch.from_numpy(bound.host_argmax).copy_(bound.outputs[names.ARGMAX])
 
     def _bound(self, size: _PassSize) -> _Pass:
         """The graph bound for a pass of this size; made once per size and buffer."""
@@ -151,20 +136,17 @@ class Target:
         return self._passes[size]
 
     def _bind(self, size: _PassSize) -> _Pass:
-        inputs = self._new_inputs(size)
-        outputs = self._new_outputs(size)
-        new_rows = self.cache.new_rows(size.batch, size.nodes)
-        binding = self._session.bind(
-            inputs | self.cache.views(size.slot, size.batch), outputs | self.cache.new_row_views(new_rows)
+        outputs, new_rows = self._new_outputs(size), self.cache.new_rows(size.batch, size.nodes)
+        graph = BoundGraph(
+            self._session,
+            written=self._new_inputs(size),
+            read=self._new_argmax(size),
+            inputs=self.cache.views(size.slot, size.batch),
+            outputs=outputs | self.cache.new_row_views(new_rows),
         )
-        return _Pass(
-            binding=binding,
-            inputs=inputs,
-            host_inputs={name: tensor.cpu().numpy() for name, tensor in inputs.items()},
-            outputs=outputs,
-            host_argmax=outputs[names.ARGMAX].cpu().numpy() if size.project else np.empty((size.batch, 0), np.int64),
-            new_rows=on_host(new_rows),
-        )
+        nothing = np.empty((size.batch, 0), dtype=np.int64)
+        argmax = graph.outputs.get(names.ARGMAX, nothing)
+        return _Pass(graph=graph, outputs=outputs, argmax=argmax, new_rows=on_host(new_rows))
 
     def _new_inputs(self, size: _PassSize) -> dict[str, Tensor]:
         batch, nodes, device = size.batch, size.nodes, self._session.device
@@ -178,15 +160,16 @@ class Target:
         }
 
     def _new_outputs(self, size: _PassSize) -> dict[str, Tensor]:
-        facts, device = self.facts, self._session.device
-        dtype = DTYPES[facts.dtype]
-        outputs = {
+        dtype, device = DTYPES[self.facts.dtype], self._session.device
+        return {
             name: torch.empty(size.batch, size.nodes, self._width(name), dtype=dtype, device=device)
             for name in size.needs
         }
-        if size.project:
-            outputs[names.ARGMAX] = torch.empty(size.batch, size.nodes, dtype=torch.int64, device=device)
-        return outputs
+
+    def _new_argmax(self, size: _PassSize) -> dict[str, Tensor]:
+        if not size.project:
+            return {}
+        return {names.ARGMAX: torch.empty(size.batch, size.nodes, dtype=torch.int64, device=self._session.device)}
 
     def _width(self, name: str) -> int:
         return self.facts.vocab if name == names.LOGITS else self.facts.hidden
@@ -218,7 +201,7 @@ def _per_sequence(bound: _Pass, trees: Sequence[Tree], needs: Collection[str]) -
     """Split a pass's outputs by sequence; arrays and tensors are views, valid until the next pass."""
     return [
         PassOutput(
-            argmax=bound.host_argmax[row, : len(tree)],
+            argmax=bound.argmax[row, : len(tree)],
             tensors={name: bound.outputs[name][row, : len(tree)] for name in needs},
         )
         for row, tree in enumerate(trees)
