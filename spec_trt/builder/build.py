@@ -184,7 +184,7 @@ def _quantizing_passes(job: _Job, name: str, model: ir.Model) -> list[ir.passes.
     """What the precision adds to a graph; the base's activations are measured for it."""
     precision = job.config.precision
     if name != names.BASE:
-        return quantizing_head_passes(precision)
+        return quantizing_head_passes(name, precision)
     absmax: dict[str, np.ndarray] = {}
     if job.config.calibrated:
         job.progress(f"{name}: calibrate")

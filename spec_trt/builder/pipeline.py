@@ -93,15 +93,16 @@ def quantizing_passes(precision: str, absmax: dict[str, np.ndarray]) -> list[ir.
     return []
 
 
-def quantizing_head_passes(precision: str) -> list[ir.passes.PassBase]:
-    """What a precision adds at the end of a draft head's graph.
+def quantizing_head_passes(name: str, precision: str) -> list[ir.passes.PassBase]:
+    """What a precision adds at the end of a draft head's graph, by the graph's name.
 
     int8 in an int4 engine too: a level of a draft has several nodes, which integer matmuls take at
     the price of one, and 4-bit weights rounded without calibration would cost acceptance.
     """
     if precision == "fp32":
         return []
-    return [QuantizeTables(_HEAD_BLOCK), QuantizeInputs(_HEAD_BLOCK), RotateHead(), QuantizeInt8()]
+    first = QuantizeInputs(_HEAD_BLOCK) if name == names.EAGLE_FUSE else QuantizeTables(_HEAD_BLOCK)
+    return [first, RotateHead(), QuantizeInt8()]
 
 
 def lower(model: ir.Model) -> None:

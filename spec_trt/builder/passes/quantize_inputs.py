@@ -1,4 +1,4 @@
-"""8-bit matmuls on what a head is given: raw features of the target, whose channels differ by orders of magnitude."""
+"""8-bit matmuls on several features side by side, which differ by orders of magnitude."""
 
 import numpy as np
 import onnx_ir as ir
@@ -16,9 +16,9 @@ _ACCURACY_LEVEL = 4  # activations to int8 too, per row and block: a row's numbe
 class QuantizeInputs(GraphPass):
     """Multiply a graph's own input in blocks of channels, each with a scale of its own.
 
-    A single scale per row would round most channels of a hidden state, and all of the smaller one of
-    two features side by side, to nearly nothing. Few matmuls read such an input, so here the blocks
-    cost little: `MatMulNBits` quantizes and multiplies in one kernel.
+    EAGLE-3's fusion reads hidden states of an early, a middle and a late layer; with one scale for all
+    of them the early one would round to nearly nothing. `MatMulNBits` quantizes and multiplies in one
+    kernel: good for the few rows that are fused, slower than `MatMulInteger` for many.
 
     Args:
         block: Inputs that share a scale; a power of two, at least 16.

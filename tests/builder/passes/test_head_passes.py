@@ -172,3 +172,16 @@ def test_input_with_an_axis_of_heads_is_rotated():
     after = apply(RotateHead(), model)
     assert op_types(after) == ["Abs", "Reshape", "MatMul", "Reshape", "MatMul"]
     assert_same(model, after, {"x": random_array(2, 3, 3, 64, seed=1)}, tolerance=1e-4)
+
+
+def test_graphs_own_input_is_rotated_once_for_all_its_readers():
+    model = make_graph(
+        """g (float[b, n, 64] x) => (float[b, n, 7] y, float[b, n, 9] z) {
+            p = MatMul (x, w)  q = MatMul (x, v)  a = Abs (q)  z = MatMul (a, u)  y = Neg (p) }""",
+        w=random_array(64, 7),
+        v=random_array(64, 16, seed=1),
+        u=random_array(16, 9, seed=2),
+    )
+    after = apply(RotateHead(), model)
+    assert op_types(after).count("Reshape") == 4  # around x and around a
+    assert_same(model, after, {"x": random_array(2, 3, 64, seed=3)}, tolerance=1e-4)
