@@ -8,6 +8,10 @@ import pytest
 from spec_trt import __version__
 from spec_trt.cli import cli, main
 from spec_trt.runtime.drafters import METHODS
+from spec_trt.runtime.engine import Engine
+from tests.runtime.fake_engine import fake_engine, save_byte_tokenizer
+from tests.runtime.fake_heads import fake_heads
+from tests.runtime.fakes import FakeTarget
 
 
 @pytest.fixture
@@ -80,6 +84,19 @@ def test_generate_streams_text_and_sums_up(run, text_engine, method):
     assert "passes" in err
 
 
+def test_generate_warns_of_a_head_that_is_never_right(run, tmp_path, monkeypatch):
+    save_byte_tokenizer(tmp_path)
+    model = FakeTarget(vocab=128, order=2)
+    wrong = fake_heads(lambda prefix: (model.next_token(prefix) + 64) % 128, vocab=128)
+    engine = fake_engine(tmp_path, model, heads=wrong)
+    monkeypatch.setattr(Engine, "load", lambda *_args, **_options: engine)
+    args = ("generate", tmp_path, "--prompt", "ab", "--max-new-tokens", 30)
+    code, _, err = run(*args, "--method", "eagle")
+    assert code == 0
+    assert err.splitlines()[-1].startswith("warning: eagle drafted ")
+    assert "warning" not in run(*args, "--method", "ngram")[2]
+
+
 def test_generate_json_holds_the_result(run, text_engine):
     code, out, _ = run("generate", text_engine, "--prompt", "hello", "--chat", "--max-new-tokens", 9, "--json")
     result = json.loads(out)
@@ -146,6 +163,8 @@ def test_bench_prints_tables_and_json(run, text_engine, prompts):
     assert set(report["categories"]) == {"letters", "digits"}
     assert all(score["identical"] for score in report["methods"].values())
     assert report["methods"]["ngram"]["nodes_per_pass"] <= 4
+    code, out, _ = run("bench", text_engine, "--prompts", prompts, "--limit", 1, "--max-new-tokens", 4, "--json")
+    assert list(json.loads(out)["methods"]) == Engine.load(text_engine).methods
 
 
 def test_bench_refuses_bad_input_in_one_line(run, text_engine, prompts, tmp_path):

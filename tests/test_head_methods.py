@@ -1,11 +1,15 @@
 """Methods with draft heads on real graphs: random heads are seldom right, exact ones always, outputs are plain's."""
 
+import json
+import shutil
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 from spec_trt.builder.build import build_engine
 from spec_trt.builder.config import BuildConfig
+from spec_trt.errors import ManifestError
 from spec_trt.export.bundle import export_bundle
 from spec_trt.export.config import ExportConfig
 from spec_trt.heads.eagle import EagleConfig, EagleDraft
@@ -61,6 +65,16 @@ def test_drafts_stay_inside_the_context(engine, method):
     result = generate(engine, prompt, method, count=1000)
     assert len(result.token_ids) == room
     assert result.finish_reason == "length"
+
+
+def test_a_head_without_its_graph_is_refused(engine, tmp_path):
+    copy = tmp_path / "engine"
+    shutil.copytree(engine._tokenizer_directory, copy)
+    manifest = json.loads((copy / "manifest.json").read_text())
+    del manifest["graphs"]["eagle"]
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ManifestError, match="names a draft head but no graph 'eagle': export and build it again"):
+        Engine.load(copy)
 
 
 @pytest.fixture(scope="module")
