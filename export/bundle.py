@@ -13,13 +13,13 @@ from torch import nn
 
 import spec_trt
 from spec_trt import names
-from spec_trt.errors import ConfigError, ExportError
+from spec_trt.errors import ExportError
 from spec_trt.export.architecture import refuse_by_config
 from spec_trt.export.attention import Attend, symbolic
 from spec_trt.export.base_graph import BaseGraph
 from spec_trt.export.config import Dtype, ExportConfig
 from spec_trt.export.head_graphs import GraphPlan, describe_heads, plan_heads
-from spec_trt.export.heads import load_heads
+from spec_trt.export.heads import load_heads, require_files
 from spec_trt.export.load import LoadedModel, load_config, load_model
 from spec_trt.export.onnx_graph import trace_base
 from spec_trt.export.parity import Parity, check_parity, reference_passes, require_onnxruntime, worst
@@ -27,6 +27,7 @@ from spec_trt.export.quiet import quiet
 from spec_trt.export.source import Source, locate
 from spec_trt.export.torch_reference import reference
 from spec_trt.files import atomic_directory
+from spec_trt.heads.eagle_settings import default_feature_layers
 from spec_trt.manifest import (
     GraphFacts,
     Manifest,
@@ -37,7 +38,7 @@ from spec_trt.manifest import (
     save_manifest,
 )
 
-__all__ = ["Exported", "export_bundle", "feature_layers"]
+__all__ = ["Exported", "export_bundle"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +64,9 @@ def export_bundle(config: ExportConfig, progress: Callable[[str], None] | None =
         progress: Told each of `config.STEPS` as it begins.
 
     Raises:
-        ConfigError: The output exists, the model is too shallow for features, or a draft vocabulary can't be made.
-        ModelError: The model or a head can't be loaded, is not supported, or they don't fit each other.
+        ConfigError: The output exists, a head does not, or a draft vocabulary can't be made.
+        ModelError: The model or a head can't be loaded, is not supported, or they don't fit each other; or the model
+            is too shallow for features.
         DataError: The draft vocabulary's text can't be read.
         ExportError: A graph could not be made, or differs from PyTorch.
         BackendError: The check is asked for, but ONNX Runtime is not installed.
@@ -72,6 +74,7 @@ def export_bundle(config: ExportConfig, progress: Callable[[str], None] | None =
     begin = progress or _ignore
     if config.check:
         require_onnxruntime()
+    require_files(config)
     with atomic_directory(config.output, replace=config.replace) as directory:
         begin("load")
         source = locate(config.model)
@@ -104,7 +107,7 @@ def _asked_features(source: Source) -> tuple[int, ...]:
     """Told from the configuration, so that a model too shallow is refused before its weights are read."""
     config = load_config(source)
     refuse_by_config(config)
-    return feature_layers(config.num_hidden_layers)
+    return default_feature_layers(config.num_hidden_layers)
 
 
 def _plan_base(loaded: LoadedModel, features: Sequence[int]) -> GraphPlan:
@@ -163,18 +166,6 @@ def _write_tokenizer(loaded: LoadedModel, directory: Path) -> None:
     if loaded.tokenizer is not None:
         with quiet():
             loaded.tokenizer.save_pretrained(directory)
-
-
-def feature_layers(layers: int) -> tuple[int, int, int]:
-    """The layers whose inputs are EAGLE-3's features.
-
-    Raises:
-        ConfigError: The model has too few layers for three distinct ones.
-    """
-    chosen = (2, layers // 2, layers - 3)
-    if len(set(chosen)) < len(chosen) or not all(0 <= layer < layers for layer in chosen):
-        raise ConfigError(f"features need three distinct layers 2, n//2, n-3: a model of {layers} layers has {chosen}")
-    return chosen
 
 
 def _model_facts(loaded: LoadedModel, config: ExportConfig) -> ModelFacts:

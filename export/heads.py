@@ -19,7 +19,7 @@ from spec_trt.heads.medusa_checkpoint import LoadedMedusa, load_medusa
 from spec_trt.heads.projection import Projection, check_projection, target_projection
 from spec_trt.heads.target import head_target
 
-__all__ = ["LoadedHeads", "load_heads"]
+__all__ = ["LoadedHeads", "load_heads", "require_files"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +47,18 @@ class LoadedHeads:
     def feature_layers(self) -> tuple[int, ...]:
         """The target's layers whose inputs an EAGLE-3 draft reads; none for other heads."""
         return () if self.eagle is None else self.eagle.draft.config.feature_layers
+
+
+def require_files(config: ExportConfig) -> None:
+    """Look for what the heads are made from, before a model is loaded for minutes.
+
+    Raises:
+        ConfigError: A file or directory does not exist.
+    """
+    asked = {"--medusa": config.medusa, "--eagle": config.eagle, "--draft-vocab-data": config.draft_vocab_data}
+    for option, path in asked.items():
+        if path is not None and not path.exists():
+            raise ConfigError(f"{path} does not exist: give {option} another path")
 
 
 def load_heads(config: ExportConfig, loaded: LoadedModel) -> LoadedHeads:

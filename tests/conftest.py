@@ -112,29 +112,24 @@ def text_engine(text_bundle: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def deep_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a tiny model that reads and writes bytes, with layers enough for EAGLE-3's features."""
-    directory = tmp_path_factory.mktemp("deep") / "model"
-    model = make_model("llama", num_hidden_layers=7, eos_token_id=EOS, max_position_embeddings=256)
-    save_byte_tokenizer(save_model(model, directory))
-    return directory
+def medusa_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundle of a tiny model that reads bytes, with random Medusa heads and a random EAGLE draft.
 
-
-@pytest.fixture(scope="session")
-def medusa_bundle(deep_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its bundle with random Medusa heads and a random EAGLE draft, both with the whole vocabulary."""
+    Both have the whole vocabulary.
+    """
     root = tmp_path_factory.mktemp("medusa")
+    model = make_model("llama", eos_token_id=EOS, max_position_embeddings=256)
+    save_byte_tokenizer(save_model(model, root / "model"))
     write_medusa_v2(root / "medusa", heads=4)
     write_eagle(root / "eagle")
-    export_bundle(
-        ExportConfig(
-            model=str(deep_model),
-            output=root / "bundle",
-            medusa=root / "medusa",
-            eagle=root / "eagle",
-            check=False,
-        )
+    config = ExportConfig(
+        model=str(root / "model"),
+        output=root / "bundle",
+        medusa=root / "medusa",
+        eagle=root / "eagle",
+        check=False,
     )
+    export_bundle(config)
     return root / "bundle"
 
 
@@ -142,6 +137,15 @@ def medusa_bundle(deep_model: Path, tmp_path_factory: pytest.TempPathFactory) ->
 def eagle_bundle(medusa_bundle: Path) -> Path:
     """Its bundle with a random EAGLE draft: the one that has Medusa heads too."""
     return medusa_bundle
+
+
+@pytest.fixture(scope="session")
+def deep_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a tiny model that reads bytes, with layers enough for EAGLE-3's features."""
+    directory = tmp_path_factory.mktemp("deep") / "model"
+    model = make_model("llama", num_hidden_layers=7, eos_token_id=EOS, max_position_embeddings=256)
+    save_byte_tokenizer(save_model(model, directory))
+    return directory
 
 
 @pytest.fixture(scope="session")

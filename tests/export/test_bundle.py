@@ -21,7 +21,7 @@ import spec_trt
 from spec_trt import names
 from spec_trt.errors import BackendError, ConfigError, ExportError, ModelError, SpecTrtError
 from spec_trt.export import bundle, parity
-from spec_trt.export.bundle import Exported, export_bundle, feature_layers
+from spec_trt.export.bundle import Exported, export_bundle
 from spec_trt.export.config import STEPS, Dtype, ExportConfig
 from spec_trt.manifest import TensorFacts, load_manifest
 from tests.conftest import FamilyPath
@@ -143,29 +143,10 @@ def test_features_are_the_inputs_of_three_layers(tmp_path: Path):
         torch.testing.assert_close(torch.from_numpy(found[names.feature(index)]), expected[layer], atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("layers", "expected"), [(7, (2, 3, 4)), (30, (2, 15, 27)), (32, (2, 16, 29))])
-def test_feature_layers(layers: int, expected: tuple[int, int, int]):
-    assert feature_layers(layers) == expected
-
-
-@pytest.mark.parametrize("layers", [1, 2, 4, 5, 6])
-def test_too_few_layers_for_features(layers: int):
-    with pytest.raises(ConfigError, match="three distinct layers"):
-        feature_layers(layers)
-
-
-def test_features_of_a_shallow_model_are_refused_before_tracing(family_model: FamilyPath, tmp_path: Path):
-    steps: list[str] = []
-    config = ExportConfig(model=str(family_model("llama")), output=tmp_path / "bundle", features=True)
-    with pytest.raises(ConfigError, match="three distinct layers"):
-        export_bundle(config, steps.append)
-    assert steps == ["load"]
-
-
 def test_features_of_a_shallow_model_are_refused_before_its_weights_are_read(family_model: FamilyPath, tmp_path: Path):
     model = Path(shutil.copytree(family_model("llama"), tmp_path / "model"))
     (model / "model.safetensors").unlink()
-    with pytest.raises(ConfigError, match="three distinct layers"):
+    with pytest.raises(ModelError, match="the target has 2 layers: expected different ones"):
         export(model, tmp_path / "bundle", features=True)
 
 
