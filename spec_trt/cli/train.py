@@ -7,7 +7,15 @@ from typing import Any, TypeVar
 
 import click
 
-from spec_trt.training.config import PRECISIONS, EagleSettings, HeadSettings, MedusaSettings, TrainConfig
+from spec_trt.errors import ConfigError
+from spec_trt.training.config import (
+    PRECISIONS,
+    EagleSettings,
+    HeadSettings,
+    JointSettings,
+    MedusaSettings,
+    TrainConfig,
+)
 
 __all__ = ["command", "eagle", "medusa"]
 
@@ -28,7 +36,16 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--data",
         multiple=True,
         type=click.Path(path_type=Path),
-        help="JSON lines of chat messages, prompt and response, or text; may be given several times.  [required]",
+        help="JSON lines of chat messages, prompt and response, or text; may be given several times.",
+    ),
+    click.option(
+        "--self-distill",
+        default=0,
+        show_default=True,
+        help="Conversations that MODEL writes itself, to train on beside --data or without it.",
+    ),
+    click.option(
+        "--save-data", type=click.Path(path_type=Path), help="Keep those in this file, or add to it.  [default: none]"
     ),
     click.option("--max-length", default=512, show_default=True, help="Tokens kept of one line."),
     click.option("--held-out", default=0.02, show_default=True, help="Share of the lines to measure accuracy on."),
@@ -65,7 +82,9 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         type=click.Path(path_type=Path),
         help="Keep the base's outputs in this directory: later epochs and trainings need not run it.  [default: none]",
     ),
-    click.option("--standalone", is_flag=True, help="Write the embeddings and lm_head too, as other engines load them."),
+    click.option(
+        "--standalone", is_flag=True, help="Write the embeddings and lm_head too, as other engines load them."
+    ),
 )
 
 
@@ -81,12 +100,32 @@ def command() -> None:
 @_training_options
 @click.option("--heads", default=4, show_default=True, help="Tokens ahead that are drafted.")
 @click.option("--layers", default=1, show_default=True, help="Residual blocks per head.")
-def medusa(heads: int, layers: int, **options: Any) -> None:  # noqa: ANN401 - what `_training_options` adds
-    """Train Medusa heads for MODEL into the checkpoint directory OUT; MODEL stays as it is.
+@click.option("--joint", is_flag=True, help="Train MODEL too (Medusa-2); OUT gets both.  [default: heads alone]")
+@click.option("--base-learning-rate", default=1e-4, show_default=True, help="Of MODEL in a joint training.")
+@click.option("--heads-warmup", default=0.3, show_default=True, help="Share of the steps before MODEL is trained too.")
+@click.option("--heads-weight", default=0.2, show_default=True, help="Of the heads' loss in a joint training.")
+@click.option("--lora", type=int, help="Rank of LoRA in a joint training.  [default: all weights are trained]")
+def medusa(
+    heads: int,
+    layers: int,
+    joint: bool,
+    base_learning_rate: float,
+    heads_warmup: float,
+    heads_weight: float,
+    lora: int | None,
+    **options: Any,  # noqa: ANN401 - what `_training_options` adds
+) -> None:
+    """Train Medusa heads for MODEL into the checkpoint directory OUT.
 
-    MODEL is a local Hugging Face directory, a hub id, or a .gguf file.
+    MODEL is a local Hugging Face directory, a hub id, or a .gguf file. It stays as it is, unless --joint
+    trains a changed one, which OUT then holds with the heads, for `export` to take.
     """
-    _train(MedusaSettings(heads=heads, layers=layers), options)
+    if lora is not None and not joint:
+        raise ConfigError("--lora says how MODEL is trained: add --joint")
+    settings = JointSettings(
+        base_learning_rate=base_learning_rate, heads_warmup=heads_warmup, heads_weight=heads_weight, lora=lora
+    )
+    _train(MedusaSettings(heads=heads, layers=layers, joint=settings if joint else None), options)
 
 
 @command.command("eagle")

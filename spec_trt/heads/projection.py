@@ -47,7 +47,10 @@ class Projection(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """[..., hidden] -> [..., rows] logits."""
-        logits = nn.functional.linear(hidden_states, self.weight, self.bias)
+        return self.finish(nn.functional.linear(hidden_states, self.weight, self.bias))
+
+    def finish(self, logits: Tensor) -> Tensor:
+        """What the family does to the logits behind the matrix product."""
         if self.scale != 1.0:
             logits = logits * self.scale
         if self.softcap:

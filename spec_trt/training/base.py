@@ -58,7 +58,7 @@ def load_base(model: str, precision: Precision) -> LoadedBase:
 def computes_bf16() -> bool:
     """Whether this machine multiplies matrices in bf16 faster than in fp32."""
     if torch.cuda.is_available():
-        return torch.cuda.is_bf16_supported()
+        return bool(torch.cuda.is_bf16_supported())
     try:
         flags = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -99,16 +99,12 @@ class FrozenBase:
         self._store = store
         self._check()
 
-    @property
-    def width(self) -> int:
-        """How many numbers a token's outputs are."""
-        return (1 + len(self._feature_layers)) * self.projection.weight.shape[1]
-
-    def __call__(self, input_ids: Tensor, loss_mask: Tensor, index: Tensor) -> BaseOutput:
+    def __call__(self, input_ids: Tensor, attention_mask: Tensor, loss_mask: Tensor, index: Tensor) -> BaseOutput:
         """Run a right-padded batch; causal attention needs no mask for padding behind the text.
 
         Args:
             input_ids: [batch, nodes].
+            attention_mask: [batch, nodes] bool: false for padding.
             loss_mask: [batch, nodes] bool.
             index: [batch]: the sequences' place in the store.
         """
@@ -116,9 +112,12 @@ class FrozenBase:
         if stored is None:
             stored = self._run(input_ids, loss_mask)
             if self._store is not None:
-                self._store.put(index, *stored)  # what is kept is in bf16, and so is what this pass uses
+                self._store.put(
+                    index, attention_mask.sum(1).tolist(), *stored
+                )  # what is kept is in bf16, and so is what this pass uses
                 stored = (stored[0].to(torch.bfloat16), stored[1])
-        states, argmax = (tensor.to(input_ids.device) for tensor in stored)
+        states = stored[0].to(input_ids.device, self.projection.weight.dtype)
+        argmax = stored[1].to(input_ids.device)
         hidden = self.projection.weight.shape[1]
         features = states[..., hidden:] if self._feature_layers else None
         return BaseOutput(hidden_states=states[..., :hidden], features=features, argmax=argmax)

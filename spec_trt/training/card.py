@@ -9,7 +9,7 @@ from spec_trt.training.conversations import TokenSequence
 
 __all__ = ["make_card"]
 
-_PATHS = ("model", "out", "data", "draft_vocab_data", "feature_cache", "threads")
+_PATHS = ("model", "out", "data", "save_data", "draft_vocab_data", "feature_cache", "threads")
 
 
 def make_card(
@@ -34,7 +34,7 @@ def make_card(
     return {
         "method": "medusa" if isinstance(config.head, MedusaSettings) else "eagle",
         "base": base,
-        "data": [path.name for path in config.data],
+        "data": [path.name for path in [*config.data, config.save_data] if path is not None],
         "settings": settings,
         "train": _counts(train),
         "held_out": _counts(held_out),
@@ -54,5 +54,7 @@ def _counts(sequences: Sequence[TokenSequence]) -> dict[str, int]:
 
 
 def _point(entry: dict[str, Any]) -> dict[str, Any]:
-    accuracy = {name.removeprefix("eval_"): round(value, 4) for name, value in entry.items() if name.startswith("eval_")}
+    accuracy = {
+        name.removeprefix("eval_"): round(value, 4) for name, value in entry.items() if name.startswith("eval_")
+    }
     return {"step": entry["step"], "tokens": entry.get("num_input_tokens_seen"), **accuracy}

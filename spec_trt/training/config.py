@@ -6,10 +6,34 @@ from typing import Literal, get_args
 
 from spec_trt.errors import ConfigError
 
-__all__ = ["PRECISIONS", "EagleSettings", "HeadSettings", "MedusaSettings", "Precision", "TrainConfig"]
+__all__ = ["PRECISIONS", "EagleSettings", "HeadSettings", "JointSettings", "MedusaSettings", "Precision", "TrainConfig"]
 
 Precision = Literal["auto", "fp32", "bf16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointSettings:
+    """How the base is trained with its heads (Medusa-2).
+
+    Attributes:
+        base_learning_rate: Its peak, smaller than the heads'.
+        heads_warmup: Share of the steps in which only the heads are trained.
+        heads_weight: Of the heads' loss beside the base's.
+        lora: Rank of the base's low-rank weights; None trains all of its weights.
+    """
+
+    base_learning_rate: float = 1e-4
+    heads_warmup: float = 0.3
+    heads_weight: float = 0.2
+    lora: int | None = None
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "base_learning_rate", "heads_weight")
+        if not 0 <= self.heads_warmup < 1:
+            raise ConfigError(f"heads_warmup is a share in [0, 1), found {self.heads_warmup}")
+        if self.lora is not None:
+            _require_positive(self, "lora")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,11 +44,13 @@ class MedusaSettings:
         heads: How many tokens ahead are drafted.
         layers: Residual blocks per head.
         decay: Head h's loss weighs decay^h.
+        joint: How the base is trained too; None leaves it as it is.
     """
 
     heads: int = 4
     layers: int = 1
     decay: float = 0.8
+    joint: JointSettings | None = None
 
     def __post_init__(self) -> None:
         _require_positive(self, "heads", "layers", "decay")
@@ -68,6 +94,8 @@ class TrainConfig:
         model: The base: a Hugging Face directory, a hub id or a `.gguf` file.
         out: The checkpoint directory to make.
         data: Files of conversations or texts.
+        self_distill: How many conversations the base writes itself to be trained on, beside `data`.
+        save_data: File that keeps those; one that is there already is added to. None keeps none.
         head: What to train.
         max_length: Tokens kept of one line.
         held_out: Share of the lines that accuracy is measured on, never trained on.
@@ -93,6 +121,8 @@ class TrainConfig:
     out: Path
     head: HeadSettings
     data: tuple[Path, ...] = ()
+    self_distill: int = 0
+    save_data: Path | None = None
     max_length: int = 512
     held_out: float = 0.02
     draft_vocab: int | None = None
@@ -118,6 +148,12 @@ class TrainConfig:
         )
         if not 0 <= self.held_out < 1 or not 0 <= self.warmup < 1:
             raise ConfigError(f"held_out and warmup are shares in [0, 1), found {self.held_out} and {self.warmup}")
+        if not self.data and not self.self_distill:
+            raise ConfigError("there is nothing to train on: give --data FILE.jsonl, --self-distill N, or both")
+        if self.save_data is not None and not self.self_distill:
+            raise ConfigError("--save-data keeps what --self-distill N writes: give both")
+        if isinstance(self.head, MedusaSettings) and self.head.joint is not None and self.feature_cache is not None:
+            raise ConfigError("a joint training changes the base's outputs: leave out --feature-cache")
         for name in ("draft_vocab", "max_steps", "threads"):
             if getattr(self, name) is not None:
                 _require_positive(self, name)

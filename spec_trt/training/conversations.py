@@ -70,7 +70,9 @@ class Encoder:
     def _cut(self, sequence: TokenSequence) -> TokenSequence:
         ids, mask = sequence.input_ids[: self._max_length], sequence.loss_mask[: self._max_length]
         if not any(mask[2:]):  # a head predicts from the third token on
-            fault = f"have no answer within {self._max_length} tokens" if any(sequence.loss_mask) else "have no answer"
+            fault = (
+                f"have no answer within {self._max_length} tokens" if any(sequence.loss_mask[2:]) else "have no answer"
+            )
             raise _UnusableError(fault)
         return TokenSequence(input_ids=ids, loss_mask=mask)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-__all__ = ["RANKS", "Accuracy", "DraftIndex", "rank_hits"]
+__all__ = ["RANKS", "Accuracy", "DraftIndex", "join", "rank_hits"]
 
 RANKS = (1, 4)
 """Accuracy is measured among so many best tokens: the children that a tree's node has."""
@@ -55,3 +55,12 @@ def rank_hits(logits: Tensor, wanted: Tensor) -> Tensor:
     best = logits.topk(min(max(RANKS), logits.shape[-1]), dim=-1).indices
     hits = best == wanted[:, None]
     return torch.stack([hits[:, :rank].any(-1) for rank in RANKS], dim=-1)
+
+
+def join(parts: Sequence[Accuracy]) -> Accuracy:
+    """Several heads' or steps' accuracies as one: theirs have no leading axis."""
+    return Accuracy(
+        hits=torch.stack([part.hits for part in parts]),
+        rows=torch.stack([part.rows for part in parts]),
+        loss=torch.stack([part.loss for part in parts]),
+    )

@@ -38,7 +38,9 @@ def choose_draft_vocab(sequences: Iterable[TokenSequence], size: int, *, eos_ids
         if loss
     )
     if size <= len(set(eos_ids)):
-        raise ConfigError(f"a draft vocabulary of {size} holds nothing beside the {len(set(eos_ids))} ids that end a text")
+        raise ConfigError(
+            f"a draft vocabulary of {size} holds nothing beside the {len(set(eos_ids))} ids that end a text"
+        )
     frequent = sorted(set(counts) - set(eos_ids), key=lambda token: (-counts[token], token))
     ids = sorted([*set(eos_ids), *frequent][:size])
     return DraftVocab(ids=ids, coverage=sum(counts[token] for token in ids) / max(1, counts.total()))

@@ -1,26 +1,23 @@
 """EAGLE's loss: regression on features and the target's distribution, unrolled on the draft's own outputs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from spec_trt.heads.eagle import EagleConfig, EagleDraft
+from spec_trt.heads.eagle import DraftLayer, EagleConfig, EagleDraft, FusedDraftLayer
+from spec_trt.heads.eagle_settings import default_feature_layers
 from spec_trt.heads.target import HeadTarget
 from spec_trt.training.base import BaseOutput, FrozenBase, shift_left
 from spec_trt.training.config import EagleSettings
-from spec_trt.training.draft_targets import Accuracy, DraftIndex, rank_hits
+from spec_trt.training.draft_targets import Accuracy, DraftIndex, join, rank_hits
+from spec_trt.training.head_module import HeadModule
 from spec_trt.training.row_loss import chunked, cross_entropy_sum
 from spec_trt.training.unroll_attention import UnrollAttention
 
-__all__ = ["EagleTraining", "feature_layers", "new_eagle"]
-
-
-def feature_layers(version: int, layers: int) -> tuple[int, ...]:
-    """The layers whose inputs a draft of this version reads, for a target of so many."""
-    return () if version == 1 else (2, layers // 2, layers - 3)
+__all__ = ["EagleTraining", "new_eagle"]
 
 
 def new_eagle(target: HeadTarget, config: Any, draft_ids: Sequence[int] | None, version: int) -> EagleDraft:  # noqa: ANN401
@@ -32,7 +29,7 @@ def new_eagle(target: HeadTarget, config: Any, draft_ids: Sequence[int] | None, 
         draft_ids: The target's id of each row of the projection; None for all.
         version: 1 or 3.
     """
-    projection = target.projection if draft_ids is None else target.projection.narrowed(draft_ids)
+    projection = target.projection.shared() if draft_ids is None else target.projection.narrowed(draft_ids)
     heads = config.num_attention_heads
     draft = EagleDraft(
         EagleConfig(
@@ -46,7 +43,7 @@ def new_eagle(target: HeadTarget, config: Any, draft_ids: Sequence[int] | None, 
             draft_vocab=projection.weight.shape[0],
             rope_parameters=target.rope_parameters or {"rope_type": "default", "rope_theta": 10000.0},
             max_positions=target.max_positions,
-            feature_layers=feature_layers(version, target.layers),
+            feature_layers=() if version == 1 else default_feature_layers(target.layers),
         ),
         target.embedding,
         projection,
@@ -58,7 +55,7 @@ def new_eagle(target: HeadTarget, config: Any, draft_ids: Sequence[int] | None, 
 @torch.no_grad()
 def _pass_through(draft: EagleDraft) -> None:
     """Start near the identity on the (last) feature: what the layer adds starts small."""
-    for layer in draft.layers:
+    for layer in cast(Iterable[DraftLayer | FusedDraftLayer], draft.layers):
         layer.self_attn.o_proj.weight.mul_(0.1)
         layer.mlp.down_proj.weight.mul_(0.1)
     draft.fc.weight.mul_(0.1)
@@ -73,7 +70,7 @@ class _Targets:
 
     Attributes:
         slots: [batch, nodes]: for a position whose next token carries loss its row below, else -1.
-        wanted: [n]: the draft's row of the target's most likely token there; -1 outside the draft vocabulary.
+        wanted: [batch, nodes]: there the draft's row of the target's most likely token, -1 where it has none.
         distribution: [n, draft_vocab]: the target's, restricted to the draft vocabulary and renormalised.
     """
 
@@ -89,17 +86,19 @@ class _Step:
     Attributes:
         to_project: [batch, nodes, hidden].
         next_features: [batch, nodes, hidden].
-        slots: [batch, nodes]: what each row is compared with, -1 for nothing.
+        slots: [batch, nodes]: the target's distribution that each row should have given, -1 for none.
+        wanted: [batch, nodes]: the most likely token of each, -1 for none in the draft vocabulary.
         shift: How far ahead of a row's column the features lie that it should have given.
     """
 
     to_project: Tensor
     next_features: Tensor
     slots: Tensor
+    wanted: Tensor
     shift: int
 
 
-class EagleTraining(nn.Module):
+class EagleTraining(HeadModule):
     """A draft, its frozen base, and the loss (Li et al. 2024, arXiv 2401.15077; 2025, arXiv 2503.01840).
 
     Args:
@@ -121,9 +120,9 @@ class EagleTraining(nn.Module):
         self._settings = settings
         self._bf16 = bf16
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, loss_mask: Tensor, index: Tensor) -> dict[str, Tensor]:  # noqa: ARG002
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, loss_mask: Tensor, index: Tensor) -> dict[str, Tensor]:
         """The loss of a batch, right-padded: [batch, nodes] each, and the sequences' [batch] places."""
-        base = self._base(input_ids, loss_mask, index)
+        base = self._base(input_ids, attention_mask, loss_mask, index)
         with torch.autocast(input_ids.device.type, torch.bfloat16, enabled=self._bf16):
             targets = self._targets(base, loss_mask)
             steps = enumerate(self._unroll(base, input_ids, targets))
@@ -131,12 +130,12 @@ class EagleTraining(nn.Module):
         return {"loss": torch.stack(losses).sum()}
 
     @torch.no_grad()
-    def measure(self, input_ids: Tensor, attention_mask: Tensor, loss_mask: Tensor, index: Tensor) -> Accuracy:  # noqa: ARG002
+    def measure(self, input_ids: Tensor, attention_mask: Tensor, loss_mask: Tensor, index: Tensor) -> Accuracy:
         """Compare the draft's best tokens with the target's, per unrolled step."""
-        base = self._base(input_ids, loss_mask, index)
+        base = self._base(input_ids, attention_mask, loss_mask, index)
         with torch.autocast(input_ids.device.type, torch.bfloat16, enabled=self._bf16):
             targets = self._targets(base, loss_mask)
-            return _join([self._accuracy(step, targets) for step in self._unroll(base, input_ids, targets)])
+            return join([self._accuracy(step, targets) for step in self._unroll(base, input_ids, targets)])
 
     @torch.no_grad()
     def _targets(self, base: BaseOutput, loss_mask: Tensor) -> _Targets:
@@ -147,7 +146,8 @@ class EagleTraining(nn.Module):
             lambda rows: self.draft.projection(rows).softmax(-1, dtype=torch.float32).to(torch.bfloat16),
             base.hidden_states[known],
         )
-        return _Targets(slots=slots, wanted=self.index_of(base.argmax[known]), distribution=distribution)
+        wanted = self.index_of(base.argmax.masked_fill(~known, -1))
+        return _Targets(slots=slots, wanted=wanted, distribution=distribution)
 
     def _unroll(self, base: BaseOutput, input_ids: Tensor, targets: _Targets) -> Iterator[_Step]:
         """Step 0 reads the target's features; each further one its own outputs, everything shifted by one."""
@@ -158,8 +158,13 @@ class EagleTraining(nn.Module):
             shift = number + 1
             states = self.draft.run_layers(shift_left(input_ids, shift), features, positions + number, attend)
             to_project, features = self.draft.read_out(states)
-            slots = shift_left(targets.slots, shift, fill=-1)
-            yield _Step(to_project=to_project, next_features=features, slots=slots, shift=shift)
+            yield _Step(
+                to_project=to_project,
+                next_features=features,
+                slots=shift_left(targets.slots, shift, fill=-1),
+                wanted=shift_left(targets.wanted, shift, fill=-1),
+                shift=shift,
+            )
 
     def _first_features(self, base: BaseOutput) -> Tensor:
         if base.features is not None:
@@ -170,7 +175,7 @@ class EagleTraining(nn.Module):
         return features
 
     def _step_loss(self, step: _Step, base: BaseOutput, targets: _Targets) -> Tensor:
-        inside = torch.where(step.slots >= 0, targets.wanted[step.slots.clamp(min=0)], -1) >= 0
+        inside = step.wanted >= 0
         pick = step.slots[inside]
         loss = cross_entropy_sum(step.to_project[inside], self.draft.projection, targets.distribution, pick)
         loss = self._settings.token_weight * loss / max(1, len(pick))
@@ -183,8 +188,7 @@ class EagleTraining(nn.Module):
 
     def _accuracy(self, step: _Step, targets: _Targets) -> Accuracy:
         rows = step.slots >= 0
-        pick = step.slots[rows]
-        wanted = targets.wanted[pick]
+        pick, wanted = step.slots[rows], step.wanted[rows]
         logits_of = self.draft.projection
         places = torch.arange(len(pick), device=pick.device)
         states = step.to_project[rows]
@@ -192,11 +196,3 @@ class EagleTraining(nn.Module):
         inside = wanted >= 0
         loss = cross_entropy_sum(states[inside], self.draft.projection, targets.distribution, pick[inside])
         return Accuracy(hits=hits.sum(0), rows=rows.sum(), loss=loss)
-
-
-def _join(parts: Sequence[Accuracy]) -> Accuracy:
-    return Accuracy(
-        hits=torch.stack([part.hits for part in parts]),
-        rows=torch.stack([part.rows for part in parts]),
-        loss=torch.stack([part.loss for part in parts]),
-    )

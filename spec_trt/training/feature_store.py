@@ -1,12 +1,13 @@
-"""A file that keeps what the base makes of every sequence, so that later epochs need not run it."""
+"""Files that keep what the base makes of every sequence, so that later epochs and trainings need not run it."""
 
 import hashlib
-import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from spec_trt.training.conversations import TokenSequence
@@ -15,62 +16,50 @@ __all__ = ["FeatureStore"]
 
 
 class FeatureStore:
-    """Outputs in bf16, in a directory; what lies there of other sequences or another base is replaced.
+    """One file per sequence, in bf16, named by the hash of the base and the sequence.
 
     Args:
-        directory: Where.
-        sequences: All that there are; their place in this list is their index.
-        width: Numbers per token.
+        directory: Where; other sequences' files do no harm there.
+        sequences: Those asked for; their place in this list is their index.
         base: What tells the base and its outputs from others.
     """
 
-    def __init__(self, directory: Path, sequences: Sequence[TokenSequence], width: int, base: str) -> None:
-        self._lengths = [len(sequence.input_ids) for sequence in sequences]
-        self._starts = np.concatenate([[0], np.cumsum(self._lengths)])
+    def __init__(self, directory: Path, sequences: Sequence[TokenSequence], base: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        key = _key(sequences, width, base)
-        tokens = int(self._starts[-1])
-        fresh = _kept_key(directory) != key
-        self._states = _map(directory / "states.bin", np.int16, (tokens, width), fresh)
-        self._argmax = _map(directory / "argmax.bin", np.int32, (tokens,), fresh)
-        self._done = _map(directory / "done.bin", np.bool_, (len(sequences),), fresh)
-        (directory / "store.json").write_text(json.dumps({"key": key}))
+        self._files = [directory / f"{_key(sequence, base)}.safetensors" for sequence in sequences]
 
     def get(self, index: Tensor, nodes: int) -> tuple[Tensor, Tensor] | None:
         """States [batch, nodes, width] and argmax [batch, nodes], padded; None unless all are there."""
-        rows = index.tolist()
-        if not all(self._done[row] for row in rows):
+        parts = [_read(self._files[row]) for row in index.tolist()]
+        found = [part for part in parts if part is not None]
+        if len(found) < len(parts):
             return None
-        states = torch.zeros(len(rows), nodes, self._states.shape[1], dtype=torch.bfloat16)
-        argmax = torch.full((len(rows), nodes), -1, dtype=torch.int64)
-        for place, row in enumerate(rows):
-            part = slice(self._starts[row], self._starts[row + 1])
-            length = self._lengths[row]
-            states[place, :length] = torch.from_numpy(self._states[part].copy()).view(torch.bfloat16)
-            argmax[place, :length] = torch.from_numpy(self._argmax[part].astype(np.int64))
+        states = torch.zeros(len(parts), nodes, found[0]["states"].shape[1], dtype=torch.bfloat16)
+        argmax = torch.full((len(parts), nodes), -1, dtype=torch.int64)
+        for row, part in enumerate(found):
+            length = len(part["argmax"])
+            states[row, :length] = part["states"]
+            argmax[row, :length] = part["argmax"]
         return states, argmax
 
-    def put(self, index: Tensor, states: Tensor, argmax: Tensor) -> None:
+    def put(self, index: Tensor, lengths: Sequence[int], states: Tensor, argmax: Tensor) -> None:
         """Keep a batch's outputs, padding left out."""
-        bits = states.to("cpu", torch.bfloat16).contiguous().view(torch.int16).numpy()
-        for place, row in enumerate(index.tolist()):
-            part = slice(self._starts[row], self._starts[row + 1])
-            self._states[part] = bits[place, : self._lengths[row]]
-            self._argmax[part] = argmax[place, : self._lengths[row]].cpu().numpy()
-            self._done[row] = True
+        for row, (place, length) in enumerate(zip(index.tolist(), lengths, strict=True)):
+            kept = {
+                "states": states[row, :length].to("cpu", torch.bfloat16).contiguous(),
+                "argmax": argmax[row, :length].to("cpu", torch.int32).contiguous(),
+            }
+            partial = self._files[place].with_suffix(f".{os.getpid()}.tmp")
+            save_file(kept, partial)
+            partial.rename(self._files[place])
 
 
-def _key(sequences: Sequence[TokenSequence], width: int, base: str) -> str:
-    digest = hashlib.sha256(f"{base} {width}".encode())
-    for sequence in sequences:
-        digest.update(repr((sequence.input_ids, sequence.loss_mask)).encode())
-    return digest.hexdigest()
+def _key(sequence: TokenSequence, base: str) -> str:
+    return hashlib.sha256(f"{base} {sequence.input_ids} {sequence.loss_mask}".encode()).hexdigest()[:32]
 
 
-def _kept_key(directory: Path) -> str | None:
-    file = directory / "store.json"
-    return json.loads(file.read_text())["key"] if file.is_file() else None
-
-
-def _map(file: Path, dtype: type[np.generic], shape: tuple[int, ...], fresh: bool) -> "np.memmap[tuple[int, ...], np.dtype[np.generic]]":
-    return np.memmap(file, dtype=dtype, mode="w+" if fresh else "r+", shape=shape)
+def _read(file: Path) -> dict[str, Tensor] | None:
+    try:
+        return load_file(file)
+    except (FileNotFoundError, SafetensorError):
+        return None

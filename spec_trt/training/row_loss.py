@@ -1,7 +1,7 @@
 """Cross-entropy over a large vocabulary, some rows at a time, so that no logits outlive their rows."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ _ROWS = 128
 
 def chunked(function: Callable[[Tensor], Tensor], rows: Tensor, size: int = _ROWS) -> Tensor:
     """Apply a function of rows to some of them at a time, and join what it gives."""
-    return torch.cat([function(part) for part in rows.split(size)]) if len(rows) else function(rows)
+    return torch.cat([function(part) for part in torch.split(rows, size)]) if len(rows) else function(rows)
 
 
 def cross_entropy_sum(hidden_states: Tensor, projection: Projection, target: Tensor, pick: Tensor) -> Tensor:
@@ -28,8 +28,8 @@ def cross_entropy_sum(hidden_states: Tensor, projection: Projection, target: Ten
         target: [n] ids, or [n, draft_vocab] distributions.
         pick: [rows]: which of the n each row is compared with.
     """
-    loss: Tensor = _FrozenCrossEntropy.apply(hidden_states, projection, target, pick)
-    return loss
+    apply = cast(Callable[..., Tensor], _FrozenCrossEntropy.apply)
+    return apply(hidden_states, projection, target, pick)
 
 
 class _FrozenCrossEntropy(torch.autograd.Function):

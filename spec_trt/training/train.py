@@ -9,27 +9,34 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from accelerate import PartialState
 from transformers import set_seed
 
 from spec_trt.errors import ConfigError
 from spec_trt.files import atomic_directory
-from spec_trt.heads.eagle_checkpoint import save_eagle
-from spec_trt.heads.medusa_checkpoint import save_medusa
+from spec_trt.heads.eagle import EagleDraft
+from spec_trt.heads.eagle_checkpoint import check_standalone_eagle, save_eagle
+from spec_trt.heads.medusa import MedusaHeads
+from spec_trt.heads.medusa_checkpoint import check_standalone_medusa, save_medusa
 from spec_trt.heads.target import head_target
-from spec_trt.training.base import FrozenBase, LoadedBase, load_base
+from spec_trt.training.base import FrozenBase, LoadedBase, computes_bf16, load_base
 from spec_trt.training.card import make_card
 from spec_trt.training.config import MedusaSettings, TrainConfig
 from spec_trt.training.conversations import Encoder, TokenSequence, load_sequences, split_held_out
 from spec_trt.training.draft_vocab import DraftVocab, choose_draft_vocab
-from spec_trt.training.eagle import EagleTraining, feature_layers, new_eagle
+from spec_trt.training.eagle import EagleTraining, new_eagle
 from spec_trt.training.feature_store import FeatureStore
+from spec_trt.training.head_module import HeadModule
+from spec_trt.training.joint import JointTraining, add_lora, save_joint
+from spec_trt.training.joint_trainer import HeadsWarmup, JointTrainer
 from spec_trt.training.medusa import MedusaTraining, new_medusa
-from spec_trt.training.trainer import last_checkpoint, make_trainer
+from spec_trt.training.self_distill import self_distill
+from spec_trt.training.trainer import HeadTrainer, last_checkpoint, make_trainer
 
 __all__ = ["Data", "train_head", "working_directory"]
 
 Report = Callable[[str], None]
+Write = Callable[[Path, dict[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +46,19 @@ class Data:
     train: list[TokenSequence]
     held_out: list[TokenSequence]
     vocab: DraftVocab | None
+
+    @property
+    def draft_ids(self) -> list[int] | None:
+        """The target's id of each row of the head; None for all."""
+        return None if self.vocab is None else self.vocab.ids
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """What is trained, and how its checkpoint is written: into a directory, with a card."""
+
+    module: HeadModule
+    write: Write
 
 
 def working_directory(out: Path) -> Path:
@@ -67,22 +87,17 @@ def train_head(config: TrainConfig, report: Report) -> dict[str, Any]:
     _claim(working, config)
     if config.threads:
         torch.set_num_threads(config.threads)
-    base = load_base(config.model, config.precision)
-    data = _load_data(config, base)
+    joint = isinstance(config.head, MedusaSettings) and config.head.joint is not None
+    base = load_base(config.model, "fp32" if joint else config.precision)
+    data = _load_data(config, base, working)
     _describe(data, report)
     set_seed(config.seed)
-    module = _make_module(config, base, data)
-    trainer = make_trainer(config, module, data.train, data.held_out, working)
-    checkpoint = last_checkpoint(working)
-    if checkpoint is not None:
-        report(f"going on from {checkpoint.name}")
-    started = time.monotonic()
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    if data.held_out:
-        trainer.evaluate()
-    card = make_card(config, base.name, data.train, data.held_out, trainer.state, time.monotonic() - started)
+    job = _prepare(config, base, data)
+    trainer = _make_trainer(config, job.module, data, working)
+    card = make_card(config, base.name, data.train, data.held_out, *_run(trainer, working, report))
     if trainer.is_world_process_zero():
-        _save(config, module, data.vocab, base.name, card)
+        with atomic_directory(config.out) as staging:
+            job.write(staging, card)
         shutil.rmtree(working)
     return card
 
@@ -104,10 +119,14 @@ def _claim(working: Path, config: TrainConfig) -> None:
     file.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
-def _load_data(config: TrainConfig, base: LoadedBase) -> Data:
+def _load_data(config: TrainConfig, base: LoadedBase, working: Path) -> Data:
     encoder = Encoder(base.tokenizer, base.eos_ids, config.max_length)
-    sequences = load_sequences(config.data, encoder)
-    train, held_out = split_held_out(sequences, config.held_out, config.seed)
+    files = list(config.data)
+    if config.self_distill:
+        files.append(config.save_data or working / "self_distilled.jsonl")
+        with PartialState().main_process_first():  # the others find it written
+            self_distill(base, config.self_distill, files[-1], config.seed)
+    train, held_out = split_held_out(load_sequences(files, encoder), config.held_out, config.seed)
     vocab = None
     if config.draft_vocab is not None:
         counted = train if config.draft_vocab_data is None else load_sequences([config.draft_vocab_data], encoder)
@@ -124,30 +143,81 @@ def _describe(data: Data, report: Report) -> None:
         report(f"draft vocabulary: {len(data.vocab.ids):,} ids, {100 * data.vocab.coverage:.2f} % of the answer tokens")
 
 
-def _make_module(config: TrainConfig, base: LoadedBase, data: Data) -> nn.Module:
+def _prepare(config: TrainConfig, base: LoadedBase, data: Data) -> _Job:
     target = head_target(base.model)
-    ids = None if data.vocab is None else data.vocab.ids
-    if isinstance(config.head, MedusaSettings):
-        frozen = _freeze(config, base, data, ())
-        return MedusaTraining(new_medusa(target, config.head, ids), frozen, ids, config.head, base.bf16)
-    layers = feature_layers(config.head.version, target.layers)
-    draft = new_eagle(target, base.model.config, ids, config.head.version)
-    return EagleTraining(draft, _freeze(config, base, data, layers), ids, config.head, base.bf16)
+    if not isinstance(config.head, MedusaSettings):
+        return _eagle_job(config, base, data, new_eagle(target, base.model.config, data.draft_ids, config.head.version))
+    heads = new_medusa(target, config.head, data.draft_ids)
+    return (
+        _medusa_job(config, base, data, heads) if config.head.joint is None else _joint_job(config, base, data, heads)
+    )
+
+
+def _eagle_job(config: TrainConfig, base: LoadedBase, data: Data, draft: EagleDraft) -> _Job:
+    assert not isinstance(config.head, MedusaSettings)
+    if config.standalone:
+        check_standalone_eagle(draft)
+
+    def write(directory: Path, card: dict[str, Any]) -> None:
+        save_eagle(draft, directory, draft_ids=data.draft_ids, standalone=config.standalone, card=card)
+
+    frozen = _freeze(config, base, data, draft.config.feature_layers)
+    return _Job(module=EagleTraining(draft, frozen, data.draft_ids, config.head, base.bf16), write=write)
+
+
+def _medusa_job(config: TrainConfig, base: LoadedBase, data: Data, heads: MedusaHeads) -> _Job:
+    assert isinstance(config.head, MedusaSettings)
+    if config.standalone:
+        check_standalone_medusa(heads, data.draft_ids)
+
+    def write(directory: Path, card: dict[str, Any]) -> None:
+        save_medusa(heads, directory, draft_ids=data.draft_ids, standalone=config.standalone, card=card, base=base.name)
+
+    frozen = _freeze(config, base, data, ())
+    return _Job(module=MedusaTraining(heads, frozen, data.draft_ids, config.head, base.bf16), write=write)
+
+
+def _joint_job(config: TrainConfig, base: LoadedBase, data: Data, heads: MedusaHeads) -> _Job:
+    assert isinstance(config.head, MedusaSettings)
+    assert config.head.joint is not None
+    joint = config.head.joint
+    lora = add_lora(base.model, joint.lora) if joint.lora else None
+    if lora is None:
+        base.model.requires_grad_(True)
+
+    def write(directory: Path, card: dict[str, Any]) -> None:
+        model = base.model if lora is None else lora.merge_and_unload()
+        save_joint(model, base.tokenizer, heads, data.draft_ids, directory, card)
+
+    bf16 = computes_bf16() if config.precision == "auto" else config.precision == "bf16"
+    return _Job(module=JointTraining(base.model, heads, data.draft_ids, config.head, joint, bf16), write=write)
 
 
 def _freeze(config: TrainConfig, base: LoadedBase, data: Data, layers: Sequence[int]) -> FrozenBase:
     if config.feature_cache is None:
         return FrozenBase(base.model, feature_layers=layers)
-    width = (1 + len(layers)) * base.model.get_output_embeddings().weight.shape[1]
     key = f"{base.name} {base.bf16} {list(layers)}"
-    store = FeatureStore(config.feature_cache, [*data.train, *data.held_out], width, key)
+    store = FeatureStore(config.feature_cache, [*data.train, *data.held_out], key)
     return FrozenBase(base.model, feature_layers=layers, store=store)
 
 
-def _save(config: TrainConfig, module: nn.Module, vocab: DraftVocab | None, base: str, card: dict[str, Any]) -> None:
-    ids = None if vocab is None else vocab.ids
-    with atomic_directory(config.out) as staging:
-        if isinstance(module, MedusaTraining):
-            save_medusa(module.heads, staging, draft_ids=ids, standalone=config.standalone, card=card, base=base)
-        elif isinstance(module, EagleTraining):
-            save_eagle(module.draft, staging, draft_ids=ids, standalone=config.standalone, card=card)
+def _make_trainer(config: TrainConfig, module: HeadModule, data: Data, working: Path) -> HeadTrainer:
+    if not isinstance(module, JointTraining):
+        return make_trainer(HeadTrainer, config, module, data.train, data.held_out, working)
+    trainer = make_trainer(JointTrainer, config, module, data.train, data.held_out, working)
+    trainer.joint = module.joint
+    trainer.add_callback(HeadsWarmup(module, module.joint.heads_warmup))
+    return trainer
+
+
+def _run(trainer: HeadTrainer, working: Path, report: Report) -> tuple[Any, float]:
+    """Train to the end, from the last checkpoint if there is one; the trainer's state, and the seconds it took."""
+    checkpoint = last_checkpoint(working)
+    if checkpoint is not None:
+        report(f"going on from {checkpoint.name}")
+    started = time.monotonic()
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    measured = [entry["step"] for entry in trainer.state.log_history if "eval_loss" in entry]
+    if trainer.eval_dataset is not None and measured[-1:] != [trainer.state.global_step]:
+        trainer.evaluate()
+    return trainer.state, time.monotonic() - started

@@ -4,16 +4,17 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm import tqdm
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainingArguments
 
 from spec_trt.training.config import TrainConfig
 from spec_trt.training.conversations import TokenSequence
-from spec_trt.training.draft_targets import RANKS, Accuracy
+from spec_trt.training.draft_targets import RANKS
+from spec_trt.training.head_module import HeadModule
 
 __all__ = ["HeadTrainer", "Progress", "last_checkpoint", "make_trainer", "pad_batch"]
 
@@ -37,14 +38,16 @@ def pad_batch(examples: Sequence[Example]) -> dict[str, Tensor]:
 class HeadTrainer(Trainer):  # type: ignore[misc]
     """Measures held-out accuracy with the head's own `measure`."""
 
+    control: Any
+
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:  # noqa: ANN401 - Trainer's own signature
         """Accuracy of each head or step on the held-out sequences, logged as numbers."""
-        module = cast(nn.Module, self.accelerator.unwrap_model(self.model))
+        module = cast(HeadModule, self.accelerator.unwrap_model(self.model))
         was_training = module.training
         module.eval()
         total: list[Tensor] = []
         for batch in self.get_eval_dataloader():
-            part: Accuracy = module.measure(**self._prepare_inputs(batch))
+            part = module.measure(**self._prepare_inputs(batch))
             numbers = torch.cat([part.hits, part.rows[:, None], part.loss[:, None]], dim=-1).double()
             total.append(self.accelerator.reduce(numbers, "sum"))
         module.train(was_training)
@@ -52,6 +55,9 @@ class HeadTrainer(Trainer):  # type: ignore[misc]
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
+
+
+AnyTrainer = TypeVar("AnyTrainer", bound=HeadTrainer)
 
 
 def _metrics(total: Tensor, labels: Sequence[str]) -> dict[str, float]:
@@ -108,12 +114,13 @@ class Progress(TrainerCallback):  # type: ignore[misc]
 
 
 def make_trainer(
+    kind: type[AnyTrainer],
     config: TrainConfig,
-    module: nn.Module,
+    module: HeadModule,
     train: Sequence[TokenSequence],
     held_out: Sequence[TokenSequence],
     directory: Path,
-) -> HeadTrainer:
+) -> AnyTrainer:
     """Set up a training whose checkpoints lie in `directory`.
 
     A sequence's place is its index in `train`, and behind those in `held_out`.
@@ -148,13 +155,13 @@ def make_trainer(
         {"input_ids": sequence.input_ids, "loss_mask": sequence.loss_mask, "index": index}
         for index, sequence in enumerate([*train, *held_out])
     ]
-    trainer = HeadTrainer(
+    trainer = kind(
         model=module,
         args=arguments,
         data_collator=pad_batch,
         train_dataset=examples[: len(train)],
         eval_dataset=examples[len(train) :] or None,
-        callbacks=[Progress(cast(list[str], module.labels))],
+        callbacks=[Progress(module.labels)],
     )
     for callback in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(callback)

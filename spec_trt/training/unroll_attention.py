@@ -1,4 +1,4 @@
-"""The attention of the training-time test: a draft that reads its own earlier outputs (arXiv 2503.01840, section 3.2)."""
+"""The attention of the training-time test, in which a draft reads its own outputs (arXiv 2503.01840, section 3.2)."""
 
 import torch
 from torch import Tensor, nn

@@ -1,0 +1,50 @@
+"""A tiny model that reads and writes bytes and chats, and data for it."""
+
+import json
+from pathlib import Path
+
+from transformers import AutoTokenizer
+
+from tests.families import make_model, save_model
+from tests.runtime.fake_engine import EOS, save_byte_tokenizer
+
+TEMPLATE = (
+    "{% for message in messages %}{{ message.role }}: {{ message.content }}<eos>\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+
+
+def chat_tokenizer(directory, template=TEMPLATE):
+    save_byte_tokenizer(directory, chat=template is not None)
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(directory)
+    return tokenizer
+
+
+def chat_model(directory: Path, *, layers: int = 2, template: str | None = TEMPLATE) -> Path:
+    """A Hugging Face directory; byte b is token b, and EOS ends a turn."""
+    model = make_model(
+        "llama",
+        vocab_size=EOS + 1,
+        eos_token_id=EOS,
+        num_hidden_layers=layers,
+        max_position_embeddings=256,
+        tie_word_embeddings=False,
+    )
+    save_model(model, directory)
+    chat_tokenizer(directory, template)
+    return directory
+
+
+def write_lines(file: Path, lines) -> Path:
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return file
+
+
+def turn(role, content):
+    return {"role": role, "content": content}
+
+
+def conversation(question, answer, **more):
+    return {"messages": [turn("user", question), turn("assistant", answer)], **more}

@@ -1,0 +1,82 @@
+import json
+
+import pytest
+
+from spec_trt.errors import DataError
+from spec_trt.training import self_distill as distilling
+from spec_trt.training.base import load_base
+from spec_trt.training.self_distill import SelfDistiller, self_distill
+from tests.training.models import chat_model
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return load_base(str(chat_model(tmp_path_factory.mktemp("model") / "tiny")), "fp32")
+
+
+@pytest.fixture
+def short(monkeypatch):
+    monkeypatch.setattr(distilling, "_QUESTION_TOKENS", 12)
+    monkeypatch.setattr(distilling, "_ANSWER_TOKENS", 6)
+
+
+class Scripted:
+    """Stands in for the model's generation: question, then answer, as the prompts ask."""
+
+    def __init__(self, questions, answers):
+        self.prompts, self._questions, self._answers = [], questions, answers
+
+    def __call__(self, prompts, _temperature, _tokens):
+        self.prompts.append(list(prompts))
+        return self._questions if "user: " in prompts[0] and "assistant" not in prompts[0] else self._answers
+
+
+def test_questions_continue_the_users_turn_and_answers_the_assistants(base, monkeypatch):
+    script = Scripted([("Why?", True), ("cut", False), ("", True), ("Why?", True)], [("So.", True)])
+    distiller = SelfDistiller(base)
+    monkeypatch.setattr(distiller, "_generate", script)
+    [conversation] = distiller.conversations(1, seed=0)
+    assert script.prompts[0][0] == "user: "
+    assert script.prompts[1] == ["user: Why?<eos>\nassistant: "]
+    assert conversation["messages"][1] == {"role": "assistant", "content": "So."}
+    assert conversation["complete"] is True
+
+
+def test_a_model_that_writes_nothing_is_given_up(base, monkeypatch):
+    distiller = SelfDistiller(base)
+    monkeypatch.setattr(distiller, "_generate", Scripted([("Why?", True)], [("", True)]))
+    with pytest.raises(DataError, match="only 0 usable conversations of 2"):
+        list(distiller.conversations(2, seed=0))
+
+
+@pytest.mark.usefixtures("short")
+def test_what_is_generated_ends_at_an_end_and_is_seeded(base):
+    distiller = SelfDistiller(base)
+    prompts = ["user: a<eos>\nassistant: ", "user: longer<eos>\nassistant: "]
+    alone = [distiller._generate([prompt], 0.0, 6)[0] for prompt in prompts]
+    assert distiller._generate(prompts, 0.0, 6) == alone  # padding does not matter
+    assert distiller._read([104, 105, 256, 104]) == ("hi", True)
+    assert distiller._read([104, 105]) == ("hi", False)
+
+
+def test_a_file_is_added_to_until_it_has_enough(base, tmp_path, monkeypatch):
+    file = tmp_path / "kept" / "data.jsonl"
+    monkeypatch.setattr(SelfDistiller, "_generate", Scripted([("Why?", True)], [("So", False)]))
+    self_distill(base, 2, file, seed=0)
+    first = file.read_text()
+    self_distill(base, 3, file, seed=0)
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert file.read_text().startswith(first)
+    assert [len(line["messages"]) for line in lines] == [2, 2, 2]
+    self_distill(base, 3, file, seed=0)
+    assert len(file.read_text().splitlines()) == 3
+
+
+def test_a_model_without_a_usable_chat_template_is_refused(tmp_path):
+    plain = load_base(str(chat_model(tmp_path / "plain", template=None)), "fp32")
+    with pytest.raises(DataError, match="no chat template"):
+        SelfDistiller(plain)
+    upper = "{% for m in messages %}{{ m.content | lower }}{% endfor %}"
+    rewriting = load_base(str(chat_model(tmp_path / "rewriting", template=upper)), "fp32")
+    with pytest.raises(DataError, match="rewrites"):
+        SelfDistiller(rewriting)

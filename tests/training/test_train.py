@@ -1,0 +1,204 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from spec_trt.errors import ConfigError, DataError
+from spec_trt.heads.eagle_checkpoint import load_eagle
+from spec_trt.heads.medusa_checkpoint import load_medusa
+from spec_trt.heads.target import head_target
+from spec_trt.training import train as training
+from spec_trt.training.config import EagleSettings, JointSettings, MedusaSettings, TrainConfig
+from spec_trt.training.train import train_head, working_directory
+from spec_trt.training.trainer import HeadTrainer, last_checkpoint
+from tests.training.models import chat_model, conversation, write_lines
+
+HEADS: dict[str, MedusaSettings | EagleSettings] = {
+    "medusa": MedusaSettings(heads=2),
+    "eagle": EagleSettings(token_weight=1.0, unroll=2),
+    "eagle3": EagleSettings(version=3, token_weight=1.0, unroll=2),
+}
+RULE = {"a": "bcbcbcbcbcbc", "d": "efgefgefgefg", "h": "ihihihihihih"}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    return chat_model(tmp_path_factory.mktemp("model") / "tiny", layers=7)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    lines = [conversation(f"{letter}{number}", answer) for number in range(20) for letter, answer in RULE.items()]
+    return write_lines(tmp_path_factory.mktemp("data") / "data.jsonl", lines)
+
+
+@pytest.fixture
+def config(model, data, tmp_path):
+    return TrainConfig(
+        model=str(model),
+        out=tmp_path / "out",
+        head=HEADS["eagle"],
+        data=(data,),
+        held_out=0.1,
+        batch_size=4,
+        max_steps=12,
+        learning_rate=2e-2,
+        clip=5.0,
+        precision="fp32",
+        evaluate_every=6,
+        checkpoint_every=6,
+    )
+
+
+def run(config):
+    lines: list[str] = []
+    return train_head(config, lines.append), lines
+
+
+def weights(out):
+    [file] = [file for file in out.iterdir() if file.suffix == ".safetensors"]
+    from safetensors.torch import load_file
+
+    return load_file(file)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_training_lowers_the_held_out_loss(config, name):
+    card, _ = run(replace(config, head=HEADS[name], max_steps=18, evaluate_every=3))
+    curve = card["learning_curve"]
+    assert curve[-1]["loss"] < 0.9 * curve[0]["loss"]
+    assert curve[-1]["step"] == card["steps"] == 18
+    assert card["tokens_seen"] == curve[-1]["tokens"] > 0
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_the_checkpoint_loads_and_says_how_it_was_made(config, model, name):
+    card, lines = run(replace(config, head=HEADS[name], draft_vocab=20, max_steps=2))
+    assert "draft vocabulary: 8 ids, 100.00 % of the answer tokens" in lines
+    target = head_target(AutoModelForCausalLM.from_pretrained(model))
+    loaded = (load_medusa if name == "medusa" else load_eagle)(config.out, target)
+    assert loaded.draft_ids == [*b"bcefghi", 256]
+    assert loaded.notes == []
+    kept = json.loads((config.out / "config.json").read_text())["spec_trt_training"]
+    assert kept == json.loads(json.dumps(card))
+    assert str(config.out.parent) not in json.dumps(kept)
+    assert not working_directory(config.out).exists()
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("name", ["medusa", "eagle"])
+def test_a_killed_training_goes_on_to_the_same_weights(config, name, monkeypatch):
+    config = replace(config, head=HEADS[name])
+    run(config)
+    other = replace(config, out=config.out.with_name("other"))
+    step = HeadTrainer.training_step
+
+    def killed_step(self, *arguments, **options):
+        if self.state.global_step == 8:
+            raise KilledError
+        return step(self, *arguments, **options)
+
+    monkeypatch.setattr(HeadTrainer, "training_step", killed_step)
+    with pytest.raises(KilledError):
+        run(other)
+    assert not other.out.exists()
+    monkeypatch.setattr(HeadTrainer, "training_step", step)
+    card, lines = run(other)
+    assert "going on from checkpoint-6" in lines
+    assert [point["step"] for point in card["learning_curve"]] == [6, 12]
+    first, second = weights(config.out), weights(other.out)
+    assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+def test_a_checkpoint_that_was_not_written_in_full_is_passed_over(tmp_path):
+    for step, state in ((5, "{}"), (10, "{}"), (15, '{"global'), (20, None)):
+        directory = tmp_path / f"checkpoint-{step}"
+        directory.mkdir()
+        if state is not None:
+            (directory / "trainer_state.json").write_text(state)
+    assert last_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
+    assert last_checkpoint(tmp_path / "checkpoint-5") is None
+
+
+def test_a_training_with_other_settings_does_not_go_on(config, monkeypatch):
+    monkeypatch.setattr(training, "load_base", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run(config)
+    with pytest.raises(ConfigError, match=r"another learning_rate, seed: repeat its options"):
+        run(replace(config, seed=5, learning_rate=1.0))
+
+
+def test_an_existing_checkpoint_is_never_replaced(config):
+    config.out.mkdir()
+    with pytest.raises(ConfigError, match="exists already"):
+        run(config)
+
+
+def test_unusable_data_leaves_no_checkpoint(config, tmp_path):
+    file = write_lines(tmp_path / "bad.jsonl", [{"turns": ["a"]}])
+    with pytest.raises(DataError, match="no usable line"):
+        run(replace(config, data=(file,)))
+    assert not config.out.exists()
+
+
+def test_the_feature_cache_changes_nothing_and_spares_the_base(config, tmp_path, monkeypatch):
+    config = replace(config, head=HEADS["eagle3"], feature_cache=tmp_path / "cache")
+    run(config)
+    from spec_trt.training.base import FrozenBase
+
+    monkeypatch.setattr(FrozenBase, "_run", lambda *_: 1 / 0)
+    other = replace(config, out=tmp_path / "other")
+    run(other)
+    first, second = weights(config.out), weights(other.out)
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    with pytest.raises(ZeroDivisionError):  # other outputs than EAGLE-3's
+        run(replace(config, out=tmp_path / "third", head=HEADS["eagle"]))
+
+
+def test_bf16_trains_as_well(config):
+    card, _ = run(replace(config, precision="bf16", max_steps=18, evaluate_every=3))
+    assert card["learning_curve"][-1]["loss"] < 0.9 * card["learning_curve"][0]["loss"]
+
+
+def test_other_engines_get_a_whole_checkpoint(config):
+    run(replace(config, standalone=True, max_steps=1))
+    assert weights(config.out)["embed_tokens.weight"].shape == (257, 32)
+    medusa = replace(config, standalone=True, max_steps=1, head=HEADS["medusa"], out=config.out.with_name("medusa"))
+    run(medusa)
+    assert (medusa.out / "medusa_lm_head.pt").is_file()
+    with pytest.raises(ConfigError, match="standalone"):
+        run(replace(medusa, draft_vocab=20, out=config.out.with_name("third")))
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"data": ()}, "nothing to train on"),
+        ({"save_data": Path("x")}, "give both"),
+        ({"batch_size": 0}, "batch_size must be positive"),
+        ({"held_out": 1.0}, "shares"),
+        ({"precision": "fp8"}, "unknown precision"),
+        ({"head": MedusaSettings(joint=JointSettings()), "feature_cache": Path("x")}, "leave out --feature-cache"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(config, changes, fault):
+    with pytest.raises(ConfigError, match=fault):
+        replace(config, **changes)
+
+
+def test_settings_of_heads_are_checked():
+    for settings, options in (
+        (EagleSettings, {"unroll": 0}),
+        (EagleSettings, {"noise": -1.0}),
+        (MedusaSettings, {"heads": 0}),
+        (JointSettings, {"heads_warmup": 1.0}),
+        (JointSettings, {"lora": 0}),
+    ):
+        with pytest.raises(ConfigError):
+            settings(**options)
