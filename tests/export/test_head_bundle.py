@@ -12,6 +12,9 @@ from spec_trt.cli.export import command
 from spec_trt.errors import ConfigError, ModelError
 from spec_trt.export.bundle import Exported, export_bundle
 from spec_trt.export.config import STEPS, ExportConfig
+from spec_trt.export.heads import load_heads
+from spec_trt.export.load import load_model
+from spec_trt.export.source import locate
 from spec_trt.manifest import TensorFacts, load_manifest
 from tests.conftest import FamilyPath
 from tests.families import VOCAB, make_model, save_model
@@ -130,9 +133,10 @@ def test_a_medusa2_directory_gives_base_and_heads(family_model: FamilyPath, tmp_
     assert (exported.manifest.heads.medusa.heads, exported.manifest.heads.medusa.source) == (2, "model")
 
     write_medusa_v2(tmp_path / "heads", heads=3)
-    other = export(model, tmp_path / "other", medusa=tmp_path / "heads", check=False)
-    assert other.manifest.heads.medusa is not None
-    assert other.manifest.heads.medusa.heads == 3
+    config = ExportConfig(model=str(model), output=tmp_path / "other", medusa=tmp_path / "heads")
+    given = load_heads(config, load_model(locate(str(model)), "fp32")).medusa
+    assert given is not None
+    assert (given.heads.config.heads, given.source) == (3, "heads")
 
 
 def test_the_vocabulary_of_heads_is_reduced_by_a_text(tmp_path: Path):
