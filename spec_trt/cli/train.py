@@ -1,5 +1,6 @@
 """`spec-trt train`: a draft head for a model, from data files."""
 
+import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -90,7 +91,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
 
 @click.group("train")
 def command() -> None:
-    """Train a draft head.
+    """Train a draft head, on one device or with `torchrun` or `accelerate launch` on several.
 
     A training that was stopped goes on when the same command is given again.
     """
@@ -161,8 +162,13 @@ def eagle(
 
 def _train(head: HeadSettings, options: dict[str, Any]) -> None:
     config = TrainConfig(head=head, **options)
+    if importlib.util.find_spec("accelerate") is None:
+        raise ConfigError("training needs accelerate: pip install 'spec-trt[train]'")
+    from accelerate import PartialState
+
     from spec_trt.training.train import train_head
 
     card = train_head(config, lambda line: click.echo(line, err=True))
-    click.echo(json.dumps(card["learning_curve"][-1] if card["learning_curve"] else {"steps": card["steps"]}))
-    click.echo(f"wrote {config.out}", err=True)
+    if PartialState().is_main_process:
+        click.echo(json.dumps(card["learning_curve"][-1] if card["learning_curve"] else {"steps": card["steps"]}))
+        click.echo(f"wrote {config.out}", err=True)

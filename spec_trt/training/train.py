@@ -81,6 +81,8 @@ def train_head(config: TrainConfig, report: Report) -> dict[str, Any]:
         DataError: A data file has no usable line.
         ModelError: The base can't be loaded.
     """
+    if not PartialState().is_main_process:
+        report = _say_nothing
     if config.out.exists():
         raise ConfigError(f"{config.out} exists already: choose another directory")
     working = working_directory(config.out)
@@ -100,6 +102,10 @@ def train_head(config: TrainConfig, report: Report) -> dict[str, Any]:
             job.write(staging, card)
         shutil.rmtree(working)
     return card
+
+
+def _say_nothing(_: str) -> None:
+    """What the other processes of a distributed training report."""
 
 
 def _claim(working: Path, config: TrainConfig) -> None:

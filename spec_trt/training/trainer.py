@@ -148,7 +148,9 @@ def make_trainer(
         remove_unused_columns=False,
         dataloader_pin_memory=False,
         report_to="none",
+        log_level="error",
         disable_tqdm=True,
+        ddp_find_unused_parameters=kind is not HeadTrainer,  # a base that waits has none that are used
         use_cpu=not torch.cuda.is_available(),
     )
     examples = [

@@ -14,7 +14,7 @@ from spec_trt.training.train import train_head
 from tests.training.models import chat_model, write_lines
 
 LETTERS = "abcdefg"
-STEPS = 60
+STEPS = 100
 
 
 def sequence(first, second):
@@ -58,7 +58,7 @@ def config(model, data, tmp_path):
         held_out=0.2,
         batch_size=8,
         max_steps=STEPS,
-        learning_rate=5e-3,
+        learning_rate=2e-2,
         clip=5.0,
         precision="fp32",
         evaluate_every=STEPS,
@@ -89,9 +89,9 @@ def own_loss(directory, data):
 
 def test_joint_training_beats_a_frozen_base_and_keeps_it_sound(config, model, data):
     _, frozen = trained(config)
-    out, joint = trained(config, base_learning_rate=1e-3, heads_warmup=0.3, heads_weight=0.2)
-    assert accept_length(joint) > accept_length(frozen) + 0.2
-    assert own_loss(out, data) < own_loss(model, data) + 0.1
+    out, joint = trained(config, base_learning_rate=2e-3, heads_warmup=0.3, heads_weight=0.2)
+    assert accept_length(joint) > accept_length(frozen) + 0.3
+    assert own_loss(out, data) < own_loss(model, data) + 0.05
     assert load_medusa(out, head_target(AutoModelForCausalLM.from_pretrained(out))).draft_ids is None
     kept = json.loads((out / "config.json").read_text())
     assert (kept["medusa_num_heads"], kept["spec_trt_training"]["steps"]) == (2, STEPS)
