@@ -50,7 +50,7 @@ def fails(result, *parts):
 
 
 def test_every_command_and_option_has_help():
-    assert set(cli.commands) == {"export", "build", "generate", "bench", "cost", "inspect", "demo"}
+    assert set(cli.commands) == {"export", "build", "generate", "bench", "cost", "inspect", "demo", "train"}
     for command in cli.commands.values():
         assert command.help
         for parameter in command.params:

@@ -35,7 +35,7 @@ def command(directory: Path, precision: str, max_new_tokens: int, threads: int |
 
     The model comes with the `demo` extra. The first run takes about two minutes.
     """
-    from spec_trt.demo import DemoConfig, run_demo
+    from spec_trt.demo.run import DemoConfig, run_demo
 
     config = DemoConfig(directory=directory, precision=precision, max_new_tokens=max_new_tokens, threads=threads)
     report = run_demo(config, lambda step: click.echo(f"{step} ...", err=True), _show_answer)

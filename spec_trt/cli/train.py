@@ -84,6 +84,12 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Keep the base's outputs in this directory: later epochs and trainings need not run it.  [default: none]",
     ),
     click.option(
+        "--tree-nodes",
+        default=12,
+        show_default=True,
+        help="Nodes of the static tree that fits the held-out accuracy best; it is kept with the head.",
+    ),
+    click.option(
         "--standalone", is_flag=True, help="Write the embeddings and lm_head too, as other engines load them."
     ),
 )

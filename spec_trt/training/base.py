@@ -81,6 +81,14 @@ class BaseOutput:
     argmax: Tensor
 
 
+_ARGMAX, _HIDDEN_STATES = "argmax", "hidden_states"
+
+
+def _feature(layer: int) -> str:
+    """Names the states that enter a layer, in the store."""
+    return f"feature.{layer}"
+
+
 class FrozenBase:
     """Runs the base, or reads what an earlier pass over the same sequences gave.
 
@@ -96,6 +104,7 @@ class FrozenBase:
         self.model = model
         self.projection = target_projection(model)
         self._feature_layers = tuple(feature_layers)
+        self._names = [_ARGMAX, _HIDDEN_STATES, *map(_feature, self._feature_layers)]
         self._store = store
         self._check()
 
@@ -108,22 +117,23 @@ class FrozenBase:
             loss_mask: [batch, nodes] bool.
             index: [batch]: the sequences' place in the store.
         """
-        stored = None if self._store is None else self._store.get(index, input_ids.shape[1])
-        if stored is None:
-            stored = self._run(input_ids, loss_mask)
+        outputs = None if self._store is None else self._store.get(index, input_ids.shape[1], self._names)
+        if outputs is None:
+            outputs = self._run(input_ids, loss_mask)
             if self._store is not None:
-                self._store.put(
-                    index, attention_mask.sum(1).tolist(), *stored
-                )  # what is kept is in bf16, and so is what this pass uses
-                stored = (stored[0].to(torch.bfloat16), stored[1])
-        states = stored[0].to(input_ids.device, self.projection.weight.dtype)
-        argmax = stored[1].to(input_ids.device)
-        hidden = self.projection.weight.shape[1]
-        features = states[..., hidden:] if self._feature_layers else None
-        return BaseOutput(hidden_states=states[..., :hidden], features=features, argmax=argmax)
+                self._store.put(index, attention_mask.sum(1).tolist(), outputs)
+        dtype = self.projection.weight.dtype
+        kept = torch.bfloat16 if self._store else dtype  # the first epoch rounds as those that read the store
+        states = {name: outputs[name].to(kept).to(input_ids.device, dtype) for name in self._names[1:]}
+        features = [states[_feature(layer)] for layer in self._feature_layers]
+        return BaseOutput(
+            hidden_states=states[_HIDDEN_STATES],
+            features=torch.cat(features, dim=-1) if features else None,
+            argmax=outputs[_ARGMAX].to(input_ids.device),
+        )
 
     @torch.no_grad()
-    def _run(self, input_ids: Tensor, loss_mask: Tensor) -> tuple[Tensor, Tensor]:
+    def _run(self, input_ids: Tensor, loss_mask: Tensor) -> dict[str, Tensor]:
         self.model.to(input_ids.device)
         output = self.model.base_model(
             input_ids, use_cache=False, output_hidden_states=bool(self._feature_layers), return_dict=True
@@ -132,8 +142,8 @@ class FrozenBase:
         wanted = shift_left(loss_mask, 1)
         argmax = torch.full_like(input_ids, -1)
         argmax[wanted] = chunked(lambda rows: self.projection(rows).argmax(-1), states[wanted])
-        inputs = [output.hidden_states[layer] for layer in self._feature_layers]
-        return torch.cat([states, *inputs], dim=-1), argmax
+        features = {_feature(layer): output.hidden_states[layer] for layer in self._feature_layers}
+        return {_ARGMAX: argmax, _HIDDEN_STATES: states, **features}
 
     @torch.no_grad()
     def _check(self) -> None:

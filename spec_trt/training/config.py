@@ -114,6 +114,7 @@ class TrainConfig:
         evaluate_every: Steps between two measurements of held-out accuracy.
         checkpoint_every: Steps between two checkpoints.
         feature_cache: Directory that keeps the base's outputs, for further epochs and trainings; None for none.
+        tree_nodes: Nodes of the static tree that is chosen by the accuracy of each rank, and kept with the head.
         standalone: Whether the checkpoint gets the embeddings and lm_head that other engines load.
     """
 
@@ -140,12 +141,12 @@ class TrainConfig:
     evaluate_every: int = 200
     checkpoint_every: int = 200
     feature_cache: Path | None = None
+    tree_nodes: int = 12
     standalone: bool = False
 
     def __post_init__(self) -> None:
-        _require_positive(
-            self, "max_length", "batch_size", "learning_rate", "epochs", "clip", "evaluate_every", "checkpoint_every"
-        )
+        _require_positive(self, "max_length", "batch_size", "learning_rate", "epochs", "clip")
+        _require_positive(self, "evaluate_every", "checkpoint_every", "tree_nodes")
         if not 0 <= self.held_out < 1 or not 0 <= self.warmup < 1:
             raise ConfigError(f"held_out and warmup are shares in [0, 1), found {self.held_out} and {self.warmup}")
         if not self.data and not self.self_distill:

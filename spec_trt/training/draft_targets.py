@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 __all__ = ["RANKS", "Accuracy", "DraftIndex", "join", "rank_hits"]
 
-RANKS = (1, 4)
-"""Accuracy is measured among so many best tokens: the children that a tree's node has."""
+RANKS = 10
+"""Accuracy is measured for so many best tokens: the candidates that a graph gives."""
 
 
 class DraftIndex(nn.Module):
@@ -35,7 +35,7 @@ class Accuracy:
     """What a head gets right, per head or per unrolled step.
 
     Attributes:
-        hits: [heads or steps, len(RANKS)]: rows whose token is among the best.
+        hits: [heads or steps, RANKS]: rows whose token is the best, the second best, ...
         rows: [heads or steps]: all rows, those with a token outside the draft vocabulary included.
         loss: [heads or steps]: summed cross-entropy of the rows inside it.
     """
@@ -46,15 +46,14 @@ class Accuracy:
 
 
 def rank_hits(logits: Tensor, wanted: Tensor) -> Tensor:
-    """How many rows have the wanted draft row among the best: [rows, len(RANKS)] bool.
+    """Which of a row's best tokens is the wanted one: [rows, RANKS] bool.
 
     Args:
         logits: [rows, draft_vocab].
         wanted: [rows]; -1 is never hit.
     """
-    best = logits.topk(min(max(RANKS), logits.shape[-1]), dim=-1).indices
-    hits = best == wanted[:, None]
-    return torch.stack([hits[:, :rank].any(-1) for rank in RANKS], dim=-1)
+    best = logits.topk(min(RANKS, logits.shape[-1]), dim=-1).indices
+    return nn.functional.pad(best == wanted[:, None], (0, RANKS - best.shape[-1]))
 
 
 def join(parts: Sequence[Accuracy]) -> Accuracy:

@@ -139,8 +139,10 @@ def save_joint(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     heads: MedusaHeads,
-    draft_ids: Sequence[int] | None,
     directory: Path,
+    *,
+    draft_ids: Sequence[int] | None,
+    tree: list[list[int]] | None,
     card: dict[str, Any],
 ) -> None:
     """Write base and heads as one Hugging Face directory: the heads' keys stand in its shards (Medusa-2).
@@ -149,8 +151,9 @@ def save_joint(
         model: The changed base.
         tokenizer: Its tokenizer.
         heads: Trained with it.
-        draft_ids: The target's id of each row of the heads' projection; None for all.
         directory: An existing one.
+        draft_ids: The target's id of each row of the heads' projection; None for all.
+        tree: The static tree to name.
         card: How both were trained.
     """
     model.save_pretrained(directory)
@@ -162,6 +165,8 @@ def save_joint(
         "medusa_num_layers": heads.config.layers,
         "spec_trt_training": card,
     }
+    if tree is not None:
+        config["tree"] = tree
     if draft_ids is not None:
         config["draft_vocab_size"] = len(draft_ids)
     file.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -18,6 +18,7 @@ from spec_trt.heads.eagle import EagleDraft
 from spec_trt.heads.eagle_checkpoint import check_standalone_eagle, save_eagle
 from spec_trt.heads.medusa import MedusaHeads
 from spec_trt.heads.medusa_checkpoint import check_standalone_medusa, save_medusa
+from spec_trt.heads.static_tree import best_static_tree
 from spec_trt.heads.target import head_target
 from spec_trt.training.base import FrozenBase, LoadedBase, computes_bf16, load_base
 from spec_trt.training.card import make_card
@@ -36,7 +37,11 @@ from spec_trt.training.trainer import HeadTrainer, last_checkpoint, make_trainer
 __all__ = ["Data", "train_head", "working_directory"]
 
 Report = Callable[[str], None]
-Write = Callable[[Path, dict[str, Any]], None]
+Tree = list[list[int]]
+Write = Callable[[Path, Tree | None, dict[str, Any]], None]
+
+_TREE_LEVELS = 6
+"""Levels of an EAGLE tree at the most; those that no step was unrolled for count as the last one that was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +60,18 @@ class Data:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """What is trained, and how its checkpoint is written: into a directory, with a card."""
+    """What is trained, and how its checkpoint is written: into a directory, with a tree and a card.
+
+    Attributes:
+        module: To train; the last of its labels are the levels of a tree.
+        levels: How many of them.
+        deepest: How many levels a tree may have.
+        write: Writes the checkpoint.
+    """
 
     module: HeadModule
+    levels: int
+    deepest: int
     write: Write
 
 
@@ -99,9 +113,17 @@ def train_head(config: TrainConfig, report: Report) -> dict[str, Any]:
     card = make_card(config, base.name, data.train, data.held_out, *_run(trainer, working, report))
     if trainer.is_world_process_zero():
         with atomic_directory(config.out) as staging:
-            job.write(staging, card)
+            job.write(staging, _best_tree(job, trainer.rank_accuracy, config.tree_nodes), card)
         shutil.rmtree(working)
     return card
+
+
+def _best_tree(job: _Job, rank_accuracy: list[list[float]] | None, nodes: int) -> Tree | None:
+    """The static tree for the accuracy last measured; None where nothing was held out."""
+    if rank_accuracy is None:
+        return None
+    levels = rank_accuracy[-job.levels :]
+    return best_static_tree(levels + levels[-1:] * (job.deepest - job.levels), nodes)
 
 
 def _say_nothing(_: str) -> None:
@@ -164,11 +186,13 @@ def _eagle_job(config: TrainConfig, base: LoadedBase, data: Data, draft: EagleDr
     if config.standalone:
         check_standalone_eagle(draft)
 
-    def write(directory: Path, card: dict[str, Any]) -> None:
-        save_eagle(draft, directory, draft_ids=data.draft_ids, standalone=config.standalone, card=card)
+    def write(directory: Path, tree: Tree | None, card: dict[str, Any]) -> None:
+        save_eagle(draft, directory, draft_ids=data.draft_ids, standalone=config.standalone, tree=tree, card=card)
 
     frozen = _freeze(config, base, data, draft.config.feature_layers)
-    return _Job(module=EagleTraining(draft, frozen, data.draft_ids, config.head, base.bf16), write=write)
+    module = EagleTraining(draft, frozen, data.draft_ids, config.head, base.bf16)
+    levels = config.head.unroll
+    return _Job(module=module, levels=levels, deepest=max(levels, _TREE_LEVELS), write=write)
 
 
 def _medusa_job(config: TrainConfig, base: LoadedBase, data: Data, heads: MedusaHeads) -> _Job:
@@ -176,11 +200,20 @@ def _medusa_job(config: TrainConfig, base: LoadedBase, data: Data, heads: Medusa
     if config.standalone:
         check_standalone_medusa(heads, data.draft_ids)
 
-    def write(directory: Path, card: dict[str, Any]) -> None:
-        save_medusa(heads, directory, draft_ids=data.draft_ids, standalone=config.standalone, card=card, base=base.name)
+    def write(directory: Path, tree: Tree | None, card: dict[str, Any]) -> None:
+        save_medusa(
+            heads,
+            directory,
+            draft_ids=data.draft_ids,
+            standalone=config.standalone,
+            tree=tree,
+            card=card,
+            base=base.name,
+        )
 
     frozen = _freeze(config, base, data, ())
-    return _Job(module=MedusaTraining(heads, frozen, data.draft_ids, config.head, base.bf16), write=write)
+    module = MedusaTraining(heads, frozen, data.draft_ids, config.head, base.bf16)
+    return _Job(module=module, levels=config.head.heads, deepest=config.head.heads, write=write)
 
 
 def _joint_job(config: TrainConfig, base: LoadedBase, data: Data, heads: MedusaHeads) -> _Job:
@@ -191,19 +224,19 @@ def _joint_job(config: TrainConfig, base: LoadedBase, data: Data, heads: MedusaH
     if lora is None:
         base.model.requires_grad_(True)
 
-    def write(directory: Path, card: dict[str, Any]) -> None:
+    def write(directory: Path, tree: Tree | None, card: dict[str, Any]) -> None:
         model = base.model if lora is None else lora.merge_and_unload()
-        save_joint(model, base.tokenizer, heads, data.draft_ids, directory, card)
+        save_joint(model, base.tokenizer, heads, directory, draft_ids=data.draft_ids, tree=tree, card=card)
 
     bf16 = computes_bf16() if config.precision == "auto" else config.precision == "bf16"
-    return _Job(module=JointTraining(base.model, heads, data.draft_ids, config.head, joint, bf16), write=write)
+    module = JointTraining(base.model, heads, data.draft_ids, config.head, joint, bf16)
+    return _Job(module=module, levels=config.head.heads, deepest=config.head.heads, write=write)
 
 
 def _freeze(config: TrainConfig, base: LoadedBase, data: Data, layers: Sequence[int]) -> FrozenBase:
     if config.feature_cache is None:
         return FrozenBase(base.model, feature_layers=layers)
-    key = f"{base.name} {base.bf16} {list(layers)}"
-    store = FeatureStore(config.feature_cache, [*data.train, *data.held_out], key)
+    store = FeatureStore(config.feature_cache, [*data.train, *data.held_out], f"{base.name} {base.bf16}")
     return FrozenBase(base.model, feature_layers=layers, store=store)
 
 
@@ -224,6 +257,7 @@ def _run(trainer: HeadTrainer, working: Path, report: Report) -> tuple[Any, floa
     started = time.monotonic()
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     measured = [entry["step"] for entry in trainer.state.log_history if "eval_loss" in entry]
-    if trainer.eval_dataset is not None and measured[-1:] != [trainer.state.global_step]:
+    measured_last = trainer.rank_accuracy is not None and measured[-1:] == [trainer.state.global_step]
+    if trainer.eval_dataset is not None and not measured_last:
         trainer.evaluate()
     return trainer.state, time.monotonic() - started

@@ -13,7 +13,6 @@ from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCall
 
 from spec_trt.training.config import TrainConfig
 from spec_trt.training.conversations import TokenSequence
-from spec_trt.training.draft_targets import RANKS
 from spec_trt.training.head_module import HeadModule
 
 __all__ = ["HeadTrainer", "Progress", "last_checkpoint", "make_trainer", "pad_batch"]
@@ -36,9 +35,14 @@ def pad_batch(examples: Sequence[Example]) -> dict[str, Tensor]:
 
 
 class HeadTrainer(Trainer):  # type: ignore[misc]
-    """Measures held-out accuracy with the head's own `measure`."""
+    """Measures held-out accuracy with the head's own `measure`.
+
+    Attributes:
+        rank_accuracy: Per head or step, per rank, as last measured: how often that candidate is right.
+    """
 
     control: Any
+    rank_accuracy: list[list[float]] | None = None
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:  # noqa: ANN401 - Trainer's own signature
         """Accuracy of each head or step on the held-out sequences, logged as numbers."""
@@ -51,7 +55,9 @@ class HeadTrainer(Trainer):  # type: ignore[misc]
             numbers = torch.cat([part.hits, part.rows[:, None], part.loss[:, None]], dim=-1).double()
             total.append(self.accelerator.reduce(numbers, "sum"))
         module.train(was_training)
-        metrics = _metrics(torch.stack(total).sum(0), module.labels)
+        sums = torch.stack(total).sum(0)
+        self.rank_accuracy = (sums[:, :-2] / sums[:, -2:-1].clamp(min=1)).tolist()
+        metrics = _metrics(self.rank_accuracy, (sums[:, -1] / sums[:, -2].clamp(min=1)).tolist(), module.labels)
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
@@ -60,14 +66,19 @@ class HeadTrainer(Trainer):  # type: ignore[misc]
 AnyTrainer = TypeVar("AnyTrainer", bound=HeadTrainer)
 
 
-def _metrics(total: Tensor, labels: Sequence[str]) -> dict[str, float]:
-    """Sums [heads or steps, ranks + 2] -> named means."""
+_SHOWN = (1, 4)
+"""Accuracy is shown for so many best tokens: the children that a tree's node has."""
+
+
+def _metrics(
+    rank_accuracy: Sequence[Sequence[float]], losses: Sequence[float], labels: Sequence[str]
+) -> dict[str, float]:
+    """Names what was measured of each head or step."""
     metrics: dict[str, float] = {}
-    for label, (*hits, rows, loss) in zip(labels, total.tolist(), strict=True):
-        for rank, count in zip(RANKS, hits, strict=True):
-            metrics[f"eval_{label} top-{rank}"] = count / max(1.0, rows)
-        metrics[f"eval_{label} loss"] = loss / max(1.0, rows)
-    metrics["eval_loss"] = sum(metrics[f"eval_{label} loss"] for label in labels)
+    for label, ranks, loss in zip(labels, rank_accuracy, losses, strict=True):
+        metrics |= {f"eval_{label} top-{count}": sum(ranks[:count]) for count in _SHOWN}
+        metrics[f"eval_{label} loss"] = loss
+    metrics["eval_loss"] = sum(losses)
     return metrics
 
 
@@ -82,7 +93,7 @@ class Progress(TrainerCallback):  # type: ignore[misc]
         """Open the bar, and name the columns."""
         if state.is_world_process_zero:
             self._bar = tqdm(total=state.max_steps, initial=state.global_step, desc="train", unit="step")
-            columns = [f"{label} top-{'/'.join(map(str, RANKS))}" for label in self._labels]
+            columns = [f"{label} top-{'/'.join(map(str, _SHOWN))}" for label in self._labels]
             self._bar.write("  ".join([f"{'step':>6}", f"{'tokens':>10}", *columns]), file=sys.stderr)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ANN401, ARG002
@@ -100,7 +111,7 @@ class Progress(TrainerCallback):  # type: ignore[misc]
         if self._bar is None or metrics is None:
             return
         cells = [
-            "/".join(f"{metrics[f'eval_{label} top-{rank}']:.3f}" for rank in RANKS).rjust(len(label) + 8)
+            "/".join(f"{metrics[f'eval_{label} top-{rank}']:.3f}" for rank in _SHOWN).rjust(len(label) + 8)
             for label in self._labels
         ]
         row = [f"{state.global_step:>6}", f"{state.num_input_tokens_seen:>10}", *cells]

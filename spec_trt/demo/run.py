@@ -17,7 +17,9 @@ from spec_trt.manifest import load_manifest
 from spec_trt.prompts import PromptRecord
 from spec_trt.runtime.engine import Engine
 
-__all__ = ["DemoConfig", "demo_model", "run_demo"]
+__all__ = ["DemoConfig", "demo_heads", "demo_model", "run_demo"]
+
+_HEADS = Path(__file__).parent / "heads"
 
 PROMPTS = [
     "Summarize in one sentence: The harbour bell rang at six, as it had rung every morning since the storm of 1911. "
@@ -62,7 +64,10 @@ def run_demo(config: DemoConfig, progress: Callable[[str], None], on_answer: OnA
     model = demo_model()
     if not _is_current_bundle(bundle, model):
         progress(f"exporting {model.name} to {bundle}")
-        export_bundle(ExportConfig(model=str(model), output=bundle, replace=True))
+        heads = demo_heads()
+        export_bundle(
+            ExportConfig(model=str(model), output=bundle, medusa=heads["medusa"], eagle=heads["eagle"], replace=True)
+        )
     progress(f"building {engine}")
     build_engine(BuildConfig(bundle=bundle, out=engine, precision=config.precision, force=True))
     progress("generating")
@@ -86,14 +91,17 @@ def demo_model() -> Path:
     return models[0]
 
 
+def demo_heads() -> dict[str, Path]:
+    """The directories of the draft heads trained for the demo's model, by kind; `config.json` says how."""
+    return {kind: _HEADS / kind for kind in ("medusa", "eagle")}
+
+
 def _is_current_bundle(bundle: Path, model: Path) -> bool:
     try:
         manifest = load_manifest(bundle)
     except ManifestError:
         return False
-    source = manifest.source
-    return (source.exporter_version, source.model, manifest.model.dtype) == (
-        __version__,
-        locate(str(model)).name,
-        "fp32",
-    )
+    source, heads = manifest.source, manifest.heads
+    complete = heads.medusa is not None and heads.eagle is not None
+    found = (source.exporter_version, source.model, manifest.model.dtype)
+    return complete and found == (__version__, locate(str(model)).name, "fp32")

@@ -1,0 +1,1 @@
+"""The demo, and the draft heads trained for its model."""
