@@ -10,11 +10,12 @@ from torch import nn
 from spec_trt.errors import ConfigError, ModelError
 from spec_trt.export.base_graph import BaseGraph
 from spec_trt.export.config import ExportConfig
-from spec_trt.export.draft_vocabulary import DraftVocabulary, choose_vocabulary, count_tokens
 from spec_trt.export.load import LoadedModel
+from spec_trt.export.token_counts import count_tokens
 from spec_trt.export.torch_reference import reference
 from spec_trt.export.trees import PassShape, draw_pass
 from spec_trt.heads.eagle_checkpoint import LoadedEagle, load_eagle
+from spec_trt.heads.frequent_ids import DraftVocabulary, most_frequent_ids
 from spec_trt.heads.medusa_checkpoint import LoadedMedusa, load_medusa
 from spec_trt.heads.projection import Projection, check_projection, target_projection
 from spec_trt.heads.target import head_target
@@ -136,7 +137,7 @@ def _vocabulary(config: ExportConfig, loaded: LoadedModel) -> DraftVocabulary:
     if loaded.tokenizer is None:
         raise ConfigError("--draft-vocab counts tokens of a text, but the model has no tokenizer files: leave it out")
     counts = count_tokens(config.draft_vocab_data, loaded.tokenizer)
-    return choose_vocabulary(
+    return most_frequent_ids(
         counts, config.draft_vocab, vocab=loaded.architecture.vocab, always=frozenset(loaded.eos_ids)
     )
 

@@ -23,12 +23,15 @@ def commands():
 @pytest.fixture
 def directory(tmp_path, monkeypatch):
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "ab ab ab"}\n')
+    lines = '{"text": "Text number %d, which is long enough to learn from."}\n'
+    (tmp_path / "conversations.jsonl").write_text("".join(lines % number for number in range(60)))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def test_the_commands_of_the_tour_run_in_order(directory, text_bundle, capsys):
-    assert [shlex.split(line)[1] for line in commands()] == ["export", "build", "generate", "bench"]
+    stages = ["export", "build", "generate", "bench", "train", "train", "export", "build", "generate"]
+    assert [shlex.split(line)[1] for line in commands()] == stages
     for line in commands():
         model = str(text_bundle.parent / "model")
         main([model if word == "MODEL" else word for word in shlex.split(line, comments=True)[1:]])

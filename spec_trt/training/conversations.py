@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from spec_trt.errors import DataError
 from spec_trt.json_lines import parse_json_lines, read_text
 
-__all__ = ["Encoder", "TokenSequence", "load_sequences", "split_held_out"]
+__all__ = ["Encoder", "TokenSequence", "count_answers", "load_sequences", "split_held_out"]
 
 _FORMS = '{"messages": [{"role": ..., "content": TEXT}, ...]}, {"prompt": TEXT, "response": TEXT} or {"text": TEXT}'
 
@@ -28,6 +28,16 @@ class TokenSequence:
 
     input_ids: list[int]
     loss_mask: list[bool]
+
+
+def count_answers(sequences: Iterable[TokenSequence]) -> Counter[int]:
+    """How often each id occurs in the answers."""
+    return Counter(
+        token
+        for sequence in sequences
+        for token, loss in zip(sequence.input_ids, sequence.loss_mask, strict=True)
+        if loss
+    )
 
 
 class _UnusableError(Exception):
@@ -98,7 +108,7 @@ class Encoder:
                 continue
             prefix, whole = self._render(messages[:index], True), self._render(messages[: index + 1], False)
             if not prefix.startswith(seen) or not whole.startswith(prefix):
-                raise _UnusableError("have an earlier turn that the chat template writes in another way later on")
+                raise _UnusableError("have a turn that the chat template writes in another way once it is answered")
             answer = self._answer(whole[len(prefix) :], messages[index]["content"], complete or index < last)
             asked_ids, answer_ids = self._encode(prefix[len(seen) :]), self._encode(answer)
             ids += asked_ids + answer_ids

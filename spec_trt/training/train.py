@@ -16,6 +16,7 @@ from spec_trt.errors import ConfigError
 from spec_trt.files import atomic_directory
 from spec_trt.heads.eagle import EagleDraft
 from spec_trt.heads.eagle_checkpoint import check_standalone_eagle, save_eagle
+from spec_trt.heads.frequent_ids import DraftVocabulary, most_frequent_ids
 from spec_trt.heads.medusa import MedusaHeads
 from spec_trt.heads.medusa_checkpoint import check_standalone_medusa, save_medusa
 from spec_trt.heads.static_tree import best_static_tree
@@ -23,8 +24,7 @@ from spec_trt.heads.target import head_target
 from spec_trt.training.base import FrozenBase, LoadedBase, computes_bf16, load_base
 from spec_trt.training.card import make_card
 from spec_trt.training.config import MedusaSettings, TrainConfig
-from spec_trt.training.conversations import Encoder, TokenSequence, load_sequences, split_held_out
-from spec_trt.training.draft_vocab import DraftVocab, choose_draft_vocab
+from spec_trt.training.conversations import Encoder, TokenSequence, count_answers, load_sequences, split_held_out
 from spec_trt.training.eagle import EagleTraining, new_eagle
 from spec_trt.training.feature_store import FeatureStore
 from spec_trt.training.head_module import HeadModule
@@ -50,7 +50,7 @@ class Data:
 
     train: list[TokenSequence]
     held_out: list[TokenSequence]
-    vocab: DraftVocab | None
+    vocab: DraftVocabulary | None
 
     @property
     def draft_ids(self) -> list[int] | None:
@@ -158,7 +158,8 @@ def _load_data(config: TrainConfig, base: LoadedBase, working: Path) -> Data:
     vocab = None
     if config.draft_vocab is not None:
         counted = train if config.draft_vocab_data is None else load_sequences([config.draft_vocab_data], encoder)
-        vocab = choose_draft_vocab(counted, config.draft_vocab, eos_ids=base.eos_ids)
+        whole = base.model.get_output_embeddings().weight.shape[0]
+        vocab = most_frequent_ids(count_answers(counted), config.draft_vocab, vocab=whole, always=base.eos_ids)
     return Data(train=train, held_out=held_out, vocab=vocab)
 
 

@@ -1,8 +1,7 @@
 import pytest
 
-from spec_trt.errors import ConfigError, DataError
-from spec_trt.training.conversations import Encoder, TokenSequence, load_sequences, split_held_out
-from spec_trt.training.draft_vocab import choose_draft_vocab
+from spec_trt.errors import DataError
+from spec_trt.training.conversations import Encoder, TokenSequence, count_answers, load_sequences, split_held_out
 from tests.runtime.fake_engine import EOS
 from tests.training.models import TEMPLATE, chat_tokenizer, conversation, turn, write_lines
 
@@ -142,14 +141,9 @@ def test_equal_lines_are_never_on_both_sides():
         split_held_out([same, same], 0.1, seed=0)
 
 
-def test_a_draft_vocabulary_holds_the_most_frequent_answer_ids():
+def test_only_answers_are_counted_for_a_draft_vocabulary():
     sequences = [
         TokenSequence(input_ids=[9, 9, 9, 9, 5, 5, 7, 3], loss_mask=[False] * 4 + [True] * 4),
         TokenSequence(input_ids=[7, 7, 5, 5, 1], loss_mask=[True] * 5),
     ]
-    vocab = choose_draft_vocab(sequences, 3, eos_ids=[8])
-    assert vocab.ids == [5, 7, 8]
-    assert vocab.coverage == pytest.approx(7 / 9)
-    assert choose_draft_vocab(sequences, 99, eos_ids=[8]).ids == [1, 3, 5, 7, 8]
-    with pytest.raises(ConfigError, match="holds nothing"):
-        choose_draft_vocab(sequences, 1, eos_ids=[8])
+    assert count_answers(sequences) == {5: 4, 7: 3, 3: 1, 1: 1}

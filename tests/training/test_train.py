@@ -77,10 +77,12 @@ def test_training_lowers_the_held_out_loss(config, name):
 @pytest.mark.parametrize("name", HEADS)
 def test_the_checkpoint_loads_and_says_how_it_was_made(config, model, name):
     card, lines = run(replace(config, head=HEADS[name], draft_vocab=20, max_steps=2))
-    assert "draft vocabulary: 8 ids, 100.00 % of the answer tokens" in lines
+    assert "draft vocabulary: 20 ids, 100.00 % of the answer tokens" in lines
     target = head_target(AutoModelForCausalLM.from_pretrained(model))
     loaded = (load_medusa if name == "medusa" else load_eagle)(config.out, target)
-    assert loaded.draft_ids == [*b"bcefghi", 256]
+    assert set(b"bcefghi") < set(loaded.draft_ids or [])
+    assert 256 in (loaded.draft_ids or [])
+    assert loaded.tree
     assert loaded.notes == []
     kept = json.loads((config.out / "config.json").read_text())["spec_trt_training"]
     assert kept == json.loads(json.dumps(card))

@@ -1,16 +1,11 @@
 """A smaller vocabulary for draft heads: the ids that a text uses most. The projection is a draft's main cost."""
 
-from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-
-from transformers import PreTrainedTokenizerBase
 
 from spec_trt.errors import ConfigError
-from spec_trt.texts import load_texts
 
-__all__ = ["DraftVocabulary", "choose_vocabulary", "count_tokens"]
+__all__ = ["DraftVocabulary", "most_frequent_ids"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,19 +21,7 @@ class DraftVocabulary:
     coverage: float
 
 
-def count_tokens(file: Path, tokenizer: PreTrainedTokenizerBase) -> Counter[int]:
-    """How often each id occurs in a file of texts (see `spec_trt.texts`).
-
-    Raises:
-        DataError: The file can't be read or holds no text.
-    """
-    counts: Counter[int] = Counter()
-    for text in load_texts(file):
-        counts.update(tokenizer(text, add_special_tokens=False)["input_ids"])
-    return counts
-
-
-def choose_vocabulary(
+def most_frequent_ids(
     counts: Mapping[int, int], size: int, *, vocab: int, always: Collection[int] = ()
 ) -> DraftVocabulary:
     """Take the most frequent ids; of equally frequent ones the lower.
@@ -50,10 +33,14 @@ def choose_vocabulary(
         always: Ids to take whatever their frequency: those that end a text.
 
     Raises:
-        ConfigError: `size` leaves nothing out.
+        ConfigError: `size` leaves nothing out, or no room beside `always`.
     """
     if size >= vocab:
         raise ConfigError(f"--draft-vocab {size} reduces nothing: the model's vocabulary has {vocab} ids; choose fewer")
+    if size <= len(set(always)):
+        raise ConfigError(
+            f"--draft-vocab {size} holds nothing beside the {len(set(always))} ids that end a text: choose more"
+        )
     ranked = sorted(range(vocab), key=lambda token: (token not in always, -counts.get(token, 0), token))
     ids = sorted(ranked[:size])
     return DraftVocabulary(ids=ids, coverage=sum(counts.get(token, 0) for token in ids) / max(1, sum(counts.values())))
