@@ -28,7 +28,6 @@ def decode(
     stats.prompt_tokens += len(prompt)
     with stats.time("prefill"):
         prefilled = target.prefill(prompt[:-1], drafter.needs)
-    with stats.time("draft"):
         drafter.start(prompt, prefilled)
     remaining = max_new_tokens
     while remaining > 0:

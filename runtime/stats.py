@@ -19,8 +19,8 @@ class Stats:
         passes: Verify passes; prefill is not one.
         nodes: Nodes verified, roots included.
         accepted_by_depth: For each depth from 1, how many passes accepted at least that many drafts.
-        seconds: Time by phase: `prefill` of the prompt, `draft` (propose and observe), `verify`, and
-            `other` (accept, commit, stop, detokenize). Waiting for a consumer is in none.
+        seconds: Time by phase: `prefill` of the prompt, a draft model's included, `draft` (propose and observe),
+            `verify`, and `other` (accept, commit, stop, detokenize). Waiting for a consumer is in none.
     """
 
     prompt_tokens: int = 0

@@ -101,7 +101,8 @@ def _is_current_bundle(bundle: Path, model: Path) -> bool:
         manifest = load_manifest(bundle)
     except ManifestError:
         return False
-    source, heads = manifest.source, manifest.heads
-    complete = heads.medusa is not None and heads.eagle is not None
+    source = manifest.source
+    made = (bundle / "manifest.json").stat().st_mtime
+    newer = any(path.stat().st_mtime > made for path in _HEADS.rglob("*"))
     found = (source.exporter_version, source.model, manifest.model.dtype)
-    return complete and found == (__version__, locate(str(model)).name, "fp32")
+    return not newer and found == (__version__, locate(str(model)).name, "fp32")

@@ -165,7 +165,6 @@ def _build(
         projection = base.shared() if draft_ids is None else base.narrowed(draft_ids)
     draft = EagleDraft(config, found.get(_EMBEDDING, target.embedding).to(dtype), projection).to(dtype)
     draft.rotary = LlamaRotaryEmbedding(config.to_llama())  # positions need their frequencies in fp32
-    draft.rotary = LlamaRotaryEmbedding(config.to_llama())  # its frequencies are float32 in every model
     draft.load_state_dict({_OWN_ROWS if key == _LM_HEAD else key: found[key] for key in _of_module(found)})
     return draft.eval().requires_grad_(False)
 
