@@ -1,6 +1,8 @@
 """Data that the model writes itself: it continues its chat template's user turn into a question, then answers it."""
 
+import hashlib
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,23 +28,60 @@ _TRIES_PER_CONVERSATION = 5
 def self_distill(base: LoadedBase, count: int, file: Path, seed: int) -> None:
     """Let the model write conversations until `file` has so many; those that are there already count.
 
+    What an earlier call was killed in the middle of is cut off, and the batches behind it are others than before it.
+
     Args:
         base: The model.
         count: How many.
-        file: JSON lines of `messages`, each with `complete`: whether the answer ended by itself.
+        file: JSON lines of `messages`, each with `complete`: whether the answer ended by itself, and `batch`.
         seed: Of what is drawn.
 
     Raises:
         DataError: The model has no chat template that questions can be taken from, or hardly writes any.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    written = sum(1 for _ in parse_json_lines(read_text(file), file)) if file.exists() else 0
     distiller = SelfDistiller(base)
-    with file.open("a", encoding="utf-8") as stream, tqdm(total=count, initial=written, desc="distill") as bar:
-        for conversation in distiller.conversations(count - written, seed + written):
+    lines = _mended(file) if file.exists() else []
+    rest = count - len(lines)
+    with file.open("a", encoding="utf-8") as stream, tqdm(total=count, initial=len(lines), desc="distill") as bar:
+        for conversation in distiller.conversations(rest, seed, _next_batch(lines)):
             stream.write(json.dumps(conversation, ensure_ascii=False) + "\n")
             stream.flush()
             bar.update()
+
+
+def _mended(file: Path) -> list[dict[str, Any]]:
+    """The lines of a file, behind which more can be written: what was cut short behind the last one is dropped."""
+    try:
+        content = file.read_bytes()
+        torn = content[content.rfind(b"\n") + 1 :]
+        if _is_json(torn):
+            with file.open("ab") as stream:
+                stream.write(b"\n")
+        elif torn:
+            os.truncate(file, len(content) - len(torn))
+    except OSError as error:
+        raise DataError(f"cannot add to {file}: {error.strerror or error}") from error
+    return [line for _, line in parse_json_lines(read_text(file), file)]
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _next_batch(lines: Sequence[dict[str, Any]]) -> int:
+    """The first batch that none of the lines is of; one that names none is taken for a batch of its own."""
+    named = [line.get("batch") for line in lines]
+    return max((batch if isinstance(batch, int) else place for place, batch in enumerate(named)), default=-1) + 1
+
+
+def _seed_of(batch: int, seed: int) -> int:
+    """Another for every batch of every seed."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {batch}".encode()).digest()[:4], "big")
 
 
 class SelfDistiller:
@@ -59,22 +98,27 @@ class SelfDistiller:
         self._base = base
         self._before, self._after = self._user_turn()
 
-    def conversations(self, count: int, seed: int) -> Iterator[dict[str, Any]]:
+    def conversations(self, count: int, seed: int, first: int = 0) -> Iterator[dict[str, Any]]:
         """Write so many, temperatures from 0 to 1 in turn.
+
+        Args:
+            count: How many.
+            seed: Of what is drawn.
+            first: The first batch: what is drawn in one depends on its number and the seed alone.
 
         Raises:
             DataError: The model writes hardly any that are usable.
         """
         given = 0
-        for batch in range(max(1, count) * _TRIES_PER_CONVERSATION):
+        for batch in range(first, first + max(1, count) * _TRIES_PER_CONVERSATION):
             if given >= count:
                 return
-            set_seed(seed + batch)
+            set_seed(_seed_of(batch, seed))
             temperature = _TEMPERATURES[batch % len(_TEMPERATURES)]
             for conversation in self._answers(self._questions(), temperature):
                 if given < count:
                     given += 1
-                    yield conversation
+                    yield {"batch": batch, **conversation}
         if given < count:
             raise DataError(f"the model wrote only {given} usable conversations of {count}: give --data instead")
 

@@ -6,7 +6,7 @@ from spec_trt.errors import DataError
 from spec_trt.training import self_distill as distilling
 from spec_trt.training.base import load_base
 from spec_trt.training.self_distill import SelfDistiller, self_distill
-from tests.training.models import chat_model
+from tests.training.models import chat_model, conversation, write_lines
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +70,68 @@ def test_a_file_is_added_to_until_it_has_enough(base, tmp_path, monkeypatch):
     assert [len(line["messages"]) for line in lines] == [2, 2, 2]
     self_distill(base, 3, file, seed=0)
     assert len(file.read_text().splitlines()) == 3
+
+
+def batches(file):
+    return [(line["batch"], line["temperature"]) for line in map(json.loads, file.read_text().splitlines())]
+
+
+def test_added_batches_go_on_where_the_file_ended(base, tmp_path, monkeypatch):
+    seeds: list[int] = []
+    monkeypatch.setattr(distilling, "set_seed", seeds.append)
+    monkeypatch.setattr(SelfDistiller, "_generate", Scripted([("Why?", True)], [("So", False)]))
+    parts, whole = tmp_path / "parts.jsonl", tmp_path / "whole.jsonl"
+    for count in (2, 9):
+        self_distill(base, count, parts, seed=3)
+    drawn, seeds[:] = list(seeds), []
+    self_distill(base, 9, whole, seed=3)
+    assert batches(parts) == batches(whole)
+    assert [temperature for _, temperature in batches(parts)] == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 0.0, 0.2, 0.4]
+    assert drawn == seeds
+
+
+def test_no_two_seeds_share_a_batch(base, tmp_path, monkeypatch):
+    seeds: list[int] = []
+    monkeypatch.setattr(distilling, "set_seed", seeds.append)
+    monkeypatch.setattr(SelfDistiller, "_generate", Scripted([("Why?", True)], [("So", False)]))
+    for seed in range(3):
+        self_distill(base, 4, tmp_path / f"{seed}.jsonl", seed)
+    assert len(set(seeds)) == len(seeds) == 12
+    assert all(0 <= seed < 2**32 for seed in seeds)
+
+
+def test_batches_of_a_file_that_names_none_are_not_written_again(base, tmp_path, monkeypatch):
+    monkeypatch.setattr(SelfDistiller, "_generate", Scripted([("Why?", True)], [("So", False)]))
+    file = write_lines(tmp_path / "data.jsonl", [conversation("a", "b"), conversation("c", "d", batch="other")])
+    self_distill(base, 3, file, seed=0)
+    assert json.loads(file.read_text().splitlines()[-1])["batch"] == 2
+
+
+@pytest.mark.parametrize("torn", ['{"batch": 1, "messages": [{"ro', '{"messages": "\u00e9'])
+def test_a_line_that_was_cut_short_is_written_again(base, tmp_path, monkeypatch, torn):
+    monkeypatch.setattr(SelfDistiller, "_generate", Scripted([("Why?", True)], [("So", False)]))
+    file = tmp_path / "data.jsonl"
+    self_distill(base, 1, file, seed=0)
+    whole = file.read_bytes()
+    file.write_bytes(whole + torn.encode()[:-1])  # in the middle of a character too
+    self_distill(base, 2, file, seed=0)
+    assert file.read_bytes().startswith(whole)
+    assert len(file.read_text().splitlines()) == len(batches(file)) == 2
+
+
+def test_a_last_line_that_only_lacks_its_end_is_kept(base, tmp_path, monkeypatch):
+    monkeypatch.setattr(SelfDistiller, "_generate", Scripted([("Why?", True)], [("So", False)]))
+    file = tmp_path / "data.jsonl"
+    self_distill(base, 2, file, seed=0)
+    two = file.read_text()
+    file.write_text(two.rstrip())
+    self_distill(base, 2, file, seed=0)
+    assert file.read_text() == two
+
+
+def test_what_cannot_be_added_to_is_refused(base, tmp_path):
+    with pytest.raises(DataError, match="cannot add to"):
+        self_distill(base, 1, tmp_path, seed=0)
 
 
 def test_a_model_without_a_usable_chat_template_is_refused(tmp_path):
