@@ -7,6 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from spec_trt.errors import ModelError
 from spec_trt.heads.eagle import DraftLayer, EagleConfig, EagleDraft, FusedDraftLayer
 from spec_trt.heads.eagle_settings import default_feature_layers
 from spec_trt.heads.target import HeadTarget
@@ -28,7 +29,16 @@ def new_eagle(target: HeadTarget, config: Any, draft_ids: Sequence[int] | None, 
         config: Its transformers configuration.
         draft_ids: The target's id of each row of the projection; None for all.
         version: 1 or 3.
+
+    Raises:
+        ModelError: EAGLE-3 can't read the target's layers: they are too few, or not as wide as what its lm_head reads.
     """
+    width = getattr(config, "hidden_size", target.hidden)
+    if version == 3 and width != target.hidden:
+        raise ModelError(
+            f"EAGLE-3 reads layers as wide as what the lm_head reads: the target's are {width} wide, its lm_head "
+            f"reads {target.hidden}; train with --version 1, or Medusa heads"
+        )
     projection = target.projection.shared() if draft_ids is None else target.projection.narrowed(draft_ids)
     heads = config.num_attention_heads
     draft = EagleDraft(

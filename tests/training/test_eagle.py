@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import nn
 
+from spec_trt.errors import ModelError
 from spec_trt.heads.target import head_target
 from spec_trt.training.base import FrozenBase, shift_left
 from spec_trt.training.config import EagleSettings
@@ -165,6 +166,12 @@ def test_a_new_draft_passes_features_through(model):
     with torch.no_grad():
         output = draft(torch.ones(1, 6, dtype=torch.int64), features, torch.arange(6)[None], causal)
     assert float((output.next_features - features).abs().mean()) < 0.2 * float(features.abs().mean())
+
+
+def test_a_target_whose_lm_head_is_narrower_than_its_layers_is_nothing_for_eagle3():
+    narrow = make_model("opt", num_hidden_layers=7)
+    with pytest.raises(ModelError, match="the target's are 32 wide, its lm_head reads 24"):
+        new_eagle(head_target(narrow), narrow.config, None, 3)
 
 
 @pytest.mark.parametrize("kind", ["ids", "distributions"])
