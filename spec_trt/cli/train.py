@@ -2,11 +2,12 @@
 
 import importlib.util
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from spec_trt.errors import ConfigError
 from spec_trt.training.config import (
@@ -19,6 +20,10 @@ from spec_trt.training.config import (
 )
 
 __all__ = ["command", "eagle", "medusa"]
+
+_JOINT_OPTIONS = ("base_learning_rate", "heads_warmup", "heads_weight", "lora")
+_FEATURE_OPTIONS = ("feature_weight", "noise")
+_TOKEN_WEIGHTS = {"1": 0.1, "3": 1.0}
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -127,8 +132,8 @@ def medusa(
     MODEL is a local Hugging Face directory, a hub id, or a .gguf file. It stays as it is, unless --joint
     trains a changed one, which OUT then holds with the heads, for `export` to take.
     """
-    if lora is not None and not joint:
-        raise ConfigError("--lora says how MODEL is trained: add --joint")
+    if not joint:
+        _refuse(_JOINT_OPTIONS, "how MODEL is trained: add --joint")
     settings = JointSettings(
         base_learning_rate=base_learning_rate, heads_warmup=heads_warmup, heads_weight=heads_weight, lora=lora
     )
@@ -156,14 +161,24 @@ def eagle(
 
     MODEL is a local Hugging Face directory, a hub id, or a .gguf file.
     """
+    if version == "3":
+        _refuse(_FEATURE_OPTIONS, "how EAGLE learns features, which EAGLE-3 does not: leave it out")
     settings = EagleSettings(
         version=3 if version == "3" else 1,
         unroll=unroll,
         feature_weight=feature_weight,
-        token_weight=token_weight or (1.0 if version == "3" else 0.1),
+        token_weight=_TOKEN_WEIGHTS[version] if token_weight is None else token_weight,
         noise=noise,
     )
     _train(settings, options)
+
+
+def _refuse(names: Sequence[str], meaning: str) -> None:
+    """Refuse options that were given and would change nothing."""
+    context = click.get_current_context()
+    for name in names:
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise ConfigError(f"--{name.replace('_', '-')} says {meaning}")
 
 
 def _train(head: HeadSettings, options: dict[str, Any]) -> None:

@@ -32,16 +32,22 @@ def test_train_shows_accuracy_and_prints_the_last_one(arguments, capsys, method,
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("method", "change", "message"),
     [
-        (["--batch-size", "0"], "batch_size must be positive"),
-        (["--lora", "2"], "add --joint"),
-        (["--data", "missing.jsonl"], "cannot read missing.jsonl"),
+        ("medusa", ["--batch-size", "0"], "batch_size must be positive"),
+        ("medusa", ["--lora", "2"], "--lora says how MODEL is trained: add --joint"),
+        ("medusa", ["--base-learning-rate", "1e-4"], "--base-learning-rate says how MODEL is trained: add --joint"),
+        ("medusa", ["--heads-warmup", "0.3"], "add --joint"),
+        ("medusa", ["--heads-weight", "0.1"], "add --joint"),
+        ("medusa", ["--data", "missing.jsonl"], "cannot read missing.jsonl"),
+        ("eagle", ["--token-weight", "0"], "token_weight must be positive, found 0.0"),
+        ("eagle", ["--version", "3", "--noise", "0.1"], "--noise says how EAGLE learns features"),
+        ("eagle", ["--version", "3", "--feature-weight", "1"], "--feature-weight says how EAGLE learns features"),
     ],
 )
-def test_faults_are_one_line(arguments, capsys, change, message):
+def test_faults_are_one_line(arguments, capsys, method, change, message):
     with pytest.raises(SystemExit) as raised:
-        main(["train", "medusa", *arguments, *change])
+        main(["train", method, *arguments, *change])
     err = capsys.readouterr().err
     assert raised.value.code == 1
     assert message in err
