@@ -123,15 +123,23 @@ def save_medusa(
     (directory / "config.json").write_text(text + "\n", encoding="utf-8")
 
 
-def medusa_model_tensors(heads: MedusaHeads, draft_ids: Sequence[int] | None, dtype: torch.dtype) -> dict[str, Tensor]:
+def medusa_model_tensors(
+    heads: MedusaHeads, draft_ids: Sequence[int] | None, dtype: torch.dtype, *, standalone: bool = False
+) -> dict[str, Tensor]:
     """Heads as tensors to put among those of the model that was trained with them (Medusa-2).
 
     Args:
         heads: To write.
         draft_ids: The target's id of each row, ascending; None for all.
         dtype: Of the model's weights.
+        standalone: Whether every head gets a projection (what other engines load), not only a trained one.
+
+    Raises:
+        ConfigError: `standalone`, and Medusa v1 can't express these heads.
     """
-    tensors = saved(_tensors(heads, draft_ids, standalone=False), dtype)
+    if standalone:
+        check_standalone_medusa(heads, draft_ids)
+    tensors = saved(_tensors(heads, draft_ids, standalone=standalone), dtype)
     return {f"medusa_head.{key}": tensor for key, tensor in tensors.items()}
 
 

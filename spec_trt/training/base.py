@@ -11,9 +11,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from spec_trt.errors import ModelError
 from spec_trt.export.load import load_model
 from spec_trt.export.source import locate
-from spec_trt.heads.projection import check_projection, target_projection
+from spec_trt.heads.projection import Projection, check_projection, target_projection
 from spec_trt.training.config import Precision
 from spec_trt.training.feature_store import FeatureStore
+from spec_trt.training.fingerprint import fingerprint
 from spec_trt.training.row_loss import chunked
 
 __all__ = ["BaseOutput", "FrozenBase", "LoadedBase", "computes_bf16", "load_base", "shift_left"]
@@ -29,6 +30,7 @@ class LoadedBase:
         eos_ids: Ids that end a text.
         name: Its name, never a path of this machine.
         bf16: Whether its weights are in bf16.
+        fingerprint: Tells it from every other base.
     """
 
     model: PreTrainedModel
@@ -36,6 +38,13 @@ class LoadedBase:
     eos_ids: list[int]
     name: str
     bf16: bool
+    fingerprint: str
+
+    @property
+    def vocab(self) -> int:
+        """Rows of its lm_head."""
+        rows: int = self.model.get_output_embeddings().weight.shape[0]
+        return rows
 
 
 def load_base(model: str, precision: Precision) -> LoadedBase:
@@ -49,9 +58,14 @@ def load_base(model: str, precision: Precision) -> LoadedBase:
     loaded = load_model(source, "bf16" if bf16 else "fp32")
     if loaded.tokenizer is None:
         raise ModelError(f"{source.name} has no tokenizer files: training needs the model's own tokenizer")
-    loaded.model.set_attn_implementation("sdpa")
+    loaded.model.set_attn_implementation("sdpa" if loaded.model._supports_sdpa else "eager")
     return LoadedBase(
-        model=loaded.model, tokenizer=loaded.tokenizer, eos_ids=loaded.eos_ids, name=source.name, bf16=bf16
+        model=loaded.model,
+        tokenizer=loaded.tokenizer,
+        eos_ids=loaded.eos_ids,
+        name=source.name,
+        bf16=bf16,
+        fingerprint=fingerprint(loaded.model),
     )
 
 
@@ -102,11 +116,15 @@ class FrozenBase:
         self, model: PreTrainedModel, *, feature_layers: Sequence[int] = (), store: FeatureStore | None = None
     ) -> None:
         self.model = model
-        self.projection = target_projection(model)
         self._feature_layers = tuple(feature_layers)
         self._names = [_ARGMAX, _HIDDEN_STATES, *map(_feature, self._feature_layers)]
         self._store = store
         self._check()
+
+    @property
+    def projection(self) -> Projection:
+        """The base's own, of the device where the base is now: its weight is another tensor after a move."""
+        return target_projection(self.model)
 
     def __call__(self, input_ids: Tensor, attention_mask: Tensor, loss_mask: Tensor, index: Tensor) -> BaseOutput:
         """Run a right-padded batch; causal attention needs no mask for padding behind the text.
@@ -122,7 +140,7 @@ class FrozenBase:
             outputs = self._run(input_ids, loss_mask)
             if self._store is not None:
                 self._store.put(index, attention_mask.sum(1).tolist(), outputs)
-        dtype = self.projection.weight.dtype
+        dtype = self.model.dtype
         kept = torch.bfloat16 if self._store else dtype  # the first epoch rounds as those that read the store
         states = {name: outputs[name].to(kept).to(input_ids.device, dtype) for name in self._names[1:]}
         features = [states[_feature(layer)] for layer in self._feature_layers]
@@ -135,22 +153,24 @@ class FrozenBase:
     @torch.no_grad()
     def _run(self, input_ids: Tensor, loss_mask: Tensor) -> dict[str, Tensor]:
         self.model.to(input_ids.device)
+        projection = self.projection
         output = self.model.base_model(
             input_ids, use_cache=False, output_hidden_states=bool(self._feature_layers), return_dict=True
         )
         states = output.last_hidden_state
         wanted = shift_left(loss_mask, 1)
         argmax = torch.full_like(input_ids, -1)
-        argmax[wanted] = chunked(lambda rows: self.projection(rows).argmax(-1), states[wanted])
+        argmax[wanted] = chunked(lambda rows: projection(rows).argmax(-1), states[wanted])
         features = {_feature(layer): output.hidden_states[layer] for layer in self._feature_layers}
         return {_ARGMAX: argmax, _HIDDEN_STATES: states, **features}
 
     @torch.no_grad()
     def _check(self) -> None:
         """Make sure that the states which heads read are those that the base's lm_head reads."""
-        ids = torch.arange(8, device=self.model.device)[None] % self.projection.weight.shape[0]
+        projection = self.projection
+        ids = torch.arange(8, device=self.model.device)[None] % projection.weight.shape[0]
         states = self.model.base_model(ids, use_cache=False, return_dict=True).last_hidden_state
-        check_projection(self.projection, states, self.model(ids, use_cache=False).logits)
+        check_projection(projection, states, self.model(ids, use_cache=False).logits)
 
 
 def shift_left(values: Tensor, count: int, fill: float = 0) -> Tensor:

@@ -151,6 +151,12 @@ class TrainConfig:
             raise ConfigError(f"held_out and warmup are shares in [0, 1), found {self.held_out} and {self.warmup}")
         if not self.data and not self.self_distill:
             raise ConfigError("there is nothing to train on: give --data FILE.jsonl, --self-distill N, or both")
+        if self.self_distill < 0:
+            raise ConfigError(f"self_distill is a number of conversations, found {self.self_distill}")
+        if not 0 <= self.seed < 2**32:
+            raise ConfigError(f"seed must be from 0 to {2**32 - 1}, found {self.seed}")
+        if self.draft_vocab_data is not None and self.draft_vocab is None:
+            raise ConfigError("--draft-vocab-data is what the ids of --draft-vocab N are counted in: give both")
         if self.save_data is not None and not self.self_distill:
             raise ConfigError("--save-data keeps what --self-distill N writes: give both")
         if isinstance(self.head, MedusaSettings) and self.head.joint is not None and self.feature_cache is not None:

@@ -3,6 +3,7 @@
 Cai et al. 2024, arXiv 2401.10774, section 2.2.2.
 """
 
+import importlib.util
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ from spec_trt.training.draft_targets import Accuracy, join, rank_hits
 from spec_trt.training.head_module import HeadModule
 from spec_trt.training.medusa import MedusaTraining
 
-__all__ = ["JointTraining", "add_lora", "save_joint"]
+__all__ = ["JointTraining", "add_lora", "check_lora", "save_joint"]
 
 _HEADS_SHARD = "medusa_heads.safetensors"
 
@@ -39,6 +40,8 @@ class JointTraining(HeadModule):
         joint: Of the base.
         bf16: Whether matrix products are computed in bf16.
     """
+
+    _keys_to_ignore_on_save = None  # transformers' trainer asks for it when a checkpoint lacks what is not trained
 
     def __init__(
         self,
@@ -68,7 +71,7 @@ class JointTraining(HeadModule):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, loss_mask: Tensor, index: Tensor) -> dict[str, Tensor]:  # noqa: ARG002
         """The base's loss plus the heads', weighted; the heads' alone while they warm up."""
-        self._follow_base()
+        self.follow_base()
         with self._autocast(input_ids), torch.set_grad_enabled(not self.warming):
             states = self._states(input_ids)
             base_loss = None if self.warming else self._base_loss(states, input_ids, loss_mask)
@@ -76,13 +79,21 @@ class JointTraining(HeadModule):
             loss = self.joint.heads_weight * self.medusa.loss(states, input_ids, loss_mask)
         return {"loss": loss if base_loss is None else loss + base_loss}
 
+    def follow_base(self) -> None:
+        """The heads' projection is the base's lm_head as it is now."""
+        lm_head, projection = self.model.get_output_embeddings(), self.medusa.projection
+        chosen = slice(None) if self._draft_ids is None else self._draft_ids.to(lm_head.weight.device)
+        projection.weight = lm_head.weight.detach()[chosen]
+        if projection.bias is not None:
+            projection.bias = lm_head.bias.detach()[chosen]
+
     def _autocast(self, input_ids: Tensor) -> torch.autocast:
         return torch.autocast(input_ids.device.type, torch.bfloat16, enabled=self._bf16)
 
     @torch.no_grad()
     def measure(self, input_ids: Tensor, attention_mask: Tensor, loss_mask: Tensor, index: Tensor) -> Accuracy:  # noqa: ARG002
         """Compare the base's best tokens with the text's, and the heads'."""
-        self._follow_base()
+        self.follow_base()
         with self._autocast(input_ids):
             states = self._states(input_ids)
             heads = self.medusa.accuracies(states, input_ids, loss_mask)
@@ -105,13 +116,15 @@ class JointTraining(HeadModule):
         logits = self.medusa.projection.finish(self.model.get_output_embeddings()(states[rows]))
         return logits, shift_left(input_ids, 1)[rows]
 
-    def _follow_base(self) -> None:
-        """The heads' projection is the base's lm_head as it is now."""
-        lm_head, projection = self.model.get_output_embeddings(), self.medusa.projection
-        chosen = slice(None) if self._draft_ids is None else self._draft_ids.to(lm_head.weight.device)
-        projection.weight = lm_head.weight.detach()[chosen]
-        if projection.bias is not None:
-            projection.bias = lm_head.bias.detach()[chosen]
+
+def check_lora() -> None:
+    """Make sure that LoRA can be used.
+
+    Raises:
+        ConfigError: peft is not installed.
+    """
+    if importlib.util.find_spec("peft") is None:
+        raise ConfigError("--lora needs peft: pip install 'spec-trt[train]', or train in full without --lora")
 
 
 def add_lora(model: PreTrainedModel, rank: int) -> Any:  # noqa: ANN401 - peft is optional, and so are its types
@@ -125,12 +138,9 @@ def add_lora(model: PreTrainedModel, rank: int) -> Any:  # noqa: ANN401 - peft i
     Raises:
         ConfigError: peft is not installed.
     """
-    try:
-        from peft import LoraConfig, get_peft_model
-    except ImportError as error:
-        raise ConfigError(
-            "--lora needs peft: pip install 'spec-trt[train]', or train in full without --lora"
-        ) from error
+    check_lora()
+    from peft import LoraConfig, get_peft_model
+
     with quiet():
         return get_peft_model(model, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"))
 
@@ -142,6 +152,7 @@ def save_joint(
     directory: Path,
     *,
     draft_ids: Sequence[int] | None,
+    standalone: bool,
     tree: list[list[int]] | None,
     card: dict[str, Any],
 ) -> None:
@@ -153,12 +164,17 @@ def save_joint(
         heads: Trained with it.
         directory: An existing one.
         draft_ids: The target's id of each row of the heads' projection; None for all.
+        standalone: Whether every head gets a projection too, as other engines load them.
         tree: The static tree to name.
         card: How both were trained.
+
+    Raises:
+        ConfigError: `standalone`, and other engines know no such heads.
     """
-    model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
-    _add_tensors(directory, medusa_model_tensors(heads, draft_ids, model.dtype))
+    with quiet():
+        model.save_pretrained(directory)
+        tokenizer.save_pretrained(directory)
+    _add_tensors(directory, medusa_model_tensors(heads, draft_ids, model.dtype, standalone=standalone))
     file = directory / "config.json"
     config = json.loads(file.read_text(encoding="utf-8")) | {
         "medusa_num_heads": heads.config.heads,

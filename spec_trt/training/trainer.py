@@ -1,6 +1,5 @@
 """transformers' Trainer for draft heads: batches, held-out accuracy, progress and checkpoints."""
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from spec_trt.training.config import TrainConfig
 from spec_trt.training.conversations import TokenSequence
 from spec_trt.training.head_module import HeadModule
 
-__all__ = ["HeadTrainer", "Progress", "last_checkpoint", "make_trainer", "pad_batch"]
+__all__ = ["HeadTrainer", "Progress", "make_trainer", "pad_batch"]
 
 Example = dict[str, Any]
 
@@ -39,10 +38,12 @@ class HeadTrainer(Trainer):  # type: ignore[misc]
 
     Attributes:
         rank_accuracy: Per head or step, per rank, as last measured: how often that candidate is right.
+        measured_rows: Per head or step: on how many rows.
     """
 
     control: Any
     rank_accuracy: list[list[float]] | None = None
+    measured_rows: Sequence[float] = ()
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:  # noqa: ANN401 - Trainer's own signature
         """Accuracy of each head or step on the held-out sequences, logged as numbers."""
@@ -56,6 +57,7 @@ class HeadTrainer(Trainer):  # type: ignore[misc]
             total.append(self.accelerator.reduce(numbers, "sum"))
         module.train(was_training)
         sums = torch.stack(total).sum(0)
+        self.measured_rows = sums[:, -2].tolist()
         self.rank_accuracy = (sums[:, :-2] / sums[:, -2:-1].clamp(min=1)).tolist()
         metrics = _metrics(self.rank_accuracy, (sums[:, -1] / sums[:, -2].clamp(min=1)).tolist(), module.labels)
         self.log(metrics)
@@ -136,7 +138,26 @@ def make_trainer(
 
     A sequence's place is its index in `train`, and behind those in `held_out`.
     """
-    arguments = TrainingArguments(
+    examples = [
+        {"input_ids": sequence.input_ids, "loss_mask": sequence.loss_mask, "index": index}
+        for index, sequence in enumerate([*train, *held_out])
+    ]
+    trainer = kind(
+        model=module,
+        args=_arguments(kind, config, directory, measures=bool(held_out)),
+        data_collator=pad_batch,
+        train_dataset=examples[: len(train)],
+        eval_dataset=examples[len(train) :] or None,
+        callbacks=[Progress(module.labels)],
+    )
+    for callback in (PrinterCallback, ProgressCallback):
+        trainer.remove_callback(callback)
+    return trainer
+
+
+def _arguments(kind: type[HeadTrainer], config: TrainConfig, directory: Path, *, measures: bool) -> TrainingArguments:
+    """The settings in transformers' words."""
+    return TrainingArguments(
         output_dir=str(directory),
         per_device_train_batch_size=config.batch_size,
         per_device_eval_batch_size=config.batch_size,
@@ -150,7 +171,7 @@ def make_trainer(
         max_grad_norm=config.clip,
         seed=config.seed,
         train_sampling_strategy="group_by_length",
-        eval_strategy="steps" if held_out else "no",
+        eval_strategy="steps" if measures else "no",
         eval_steps=config.evaluate_every,
         save_steps=config.checkpoint_every,
         save_total_limit=2,
@@ -164,32 +185,3 @@ def make_trainer(
         ddp_find_unused_parameters=kind is not HeadTrainer,  # a base that waits has none that are used
         use_cpu=not torch.cuda.is_available(),
     )
-    examples = [
-        {"input_ids": sequence.input_ids, "loss_mask": sequence.loss_mask, "index": index}
-        for index, sequence in enumerate([*train, *held_out])
-    ]
-    trainer = kind(
-        model=module,
-        args=arguments,
-        data_collator=pad_batch,
-        train_dataset=examples[: len(train)],
-        eval_dataset=examples[len(train) :] or None,
-        callbacks=[Progress(module.labels)],
-    )
-    for callback in (PrinterCallback, ProgressCallback):
-        trainer.remove_callback(callback)
-    return trainer
-
-
-def last_checkpoint(directory: Path) -> Path | None:
-    """The newest checkpoint that was written in full: its state is written last."""
-    found = [path for path in directory.glob("checkpoint-*") if _is_whole(path / "trainer_state.json")]
-    return max(found, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
-
-
-def _is_whole(state: Path) -> bool:
-    try:
-        json.loads(state.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return True

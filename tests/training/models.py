@@ -1,10 +1,14 @@
 """A tiny model that reads and writes bytes and chats, and data for it."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from transformers import AutoTokenizer
 
+from spec_trt.training.trainer import HeadTrainer
 from tests.families import make_model, save_model
 from tests.runtime.fake_engine import EOS, save_byte_tokenizer
 
@@ -22,19 +26,41 @@ def chat_tokenizer(directory, template=TEMPLATE):
     return tokenizer
 
 
-def chat_model(directory: Path, *, layers: int = 2, template: str | None = TEMPLATE) -> Path:
+def chat_model(
+    directory: Path, *, family: str = "llama", layers: int = 2, tied: bool = False, template: str | None = TEMPLATE
+) -> Path:
     """A Hugging Face directory; byte b is token b, and EOS ends a turn."""
     model = make_model(
-        "llama",
+        family,
         vocab_size=EOS + 1,
         eos_token_id=EOS,
         num_hidden_layers=layers,
         max_position_embeddings=256,
-        tie_word_embeddings=False,
+        tie_word_embeddings=tied,
     )
     save_model(model, directory)
     chat_tokenizer(directory, template)
     return directory
+
+
+class KilledError(Exception):
+    """Stands for the end of a process in the middle of a training."""
+
+
+@contextmanager
+def killed_at(step: int) -> Iterator[None]:
+    """Let a training die in a step, counted from 0."""
+    train_step = HeadTrainer.training_step
+
+    def killed_step(self, *arguments, **options):
+        if self.state.global_step == step:
+            raise KilledError
+        return train_step(self, *arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HeadTrainer, "training_step", killed_step)
+        with pytest.raises(KilledError):
+            yield
 
 
 def write_lines(file: Path, lines) -> Path:

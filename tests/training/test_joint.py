@@ -6,12 +6,14 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from spec_trt.errors import ConfigError
 from spec_trt.heads.medusa_checkpoint import load_medusa
 from spec_trt.heads.target import head_target
 from spec_trt.training.config import JointSettings, MedusaSettings, TrainConfig
 from spec_trt.training.joint_trainer import rate_factor
 from spec_trt.training.train import train_head
-from tests.training.models import chat_model, write_lines
+from spec_trt.training.working_directory import last_checkpoint, working_directory
+from tests.training.models import chat_model, killed_at, write_lines
 
 LETTERS = "abcdefg"
 STEPS = 100
@@ -107,6 +109,38 @@ def test_low_rank_training_changes_only_linear_layers(config, model):
     }
     changed = {key for key in before if not torch.equal(before[key], after[key])}
     assert changed == {key for key in before if "_proj" in key}
+
+
+@pytest.mark.parametrize("lora", [None, 2])
+def test_a_killed_joint_training_goes_on_to_the_same_weights(config, tmp_path, lora):
+    tied = chat_model(tmp_path / "tied", tied=True)
+    config = replace(config, model=str(tied), max_steps=6, evaluate_every=3, checkpoint_every=3)
+    joint = {"lora": lora, "heads_warmup": 0.3, "base_learning_rate": 1e-2}
+    out, _ = trained(config, **joint)
+    whole = load_file(out / "model.safetensors")
+    out.rename(tmp_path / "whole")
+    with killed_at(5):
+        trained(config, **joint)
+    assert last_checkpoint(working_directory(out)) == working_directory(out) / "checkpoint-3"
+    trained(config, **joint)
+    resumed = load_file(out / "model.safetensors")
+    assert resumed.keys() == whole.keys()
+    assert all(torch.equal(resumed[key], whole[key]) for key in whole)
+    before = load_file(tied / "model.safetensors")
+    assert any(not torch.equal(before[key], whole[key]) for key in before)
+
+
+def test_other_engines_get_a_projection_per_head(config, capsys):
+    config = replace(config, max_steps=2, evaluate_every=2, standalone=True)
+    out, _ = trained(config, heads_warmup=0.0)
+    assert "shards" not in capsys.readouterr().err  # the bar that transformers draws when it writes a model
+    tensors = load_file(out / "model.safetensors")
+    for head in range(2):
+        assert torch.equal(tensors[f"medusa_head.{head}.1.weight"], tensors["lm_head.weight"])
+    loaded = load_medusa(out, head_target(AutoModelForCausalLM.from_pretrained(out)))
+    assert (loaded.heads.config.heads, loaded.heads.config.shared_projection) == (2, False)
+    with pytest.raises(ConfigError, match="standalone Medusa heads have the whole vocabulary"):
+        trained(replace(config, draft_vocab=5, out=config.out / "reduced"), lora=2)
 
 
 def test_the_base_waits_until_the_heads_are_warm(config, model):

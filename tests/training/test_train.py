@@ -1,4 +1,6 @@
 import json
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -6,15 +8,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from spec_trt.errors import ConfigError, DataError
+from spec_trt.errors import ConfigError, DataError, SpecTrtError
 from spec_trt.heads.eagle_checkpoint import load_eagle
 from spec_trt.heads.medusa_checkpoint import load_medusa
 from spec_trt.heads.target import head_target
-from spec_trt.training import train as training
+from spec_trt.training import measured_tree, training_data
 from spec_trt.training.config import EagleSettings, JointSettings, MedusaSettings, TrainConfig
-from spec_trt.training.train import train_head, working_directory
-from spec_trt.training.trainer import HeadTrainer, last_checkpoint
-from tests.training.models import chat_model, conversation, write_lines
+from spec_trt.training.train import train_head
+from spec_trt.training.working_directory import working_directory
+from tests.training.models import chat_model, conversation, killed_at, write_lines
 
 HEADS: dict[str, MedusaSettings | EagleSettings] = {
     "medusa": MedusaSettings(heads=2),
@@ -27,6 +29,11 @@ RULE = {"a": "bcbcbcbcbcbc", "d": "efgefgefgefg", "h": "ihihihihihih"}
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
     return chat_model(tmp_path_factory.mktemp("model") / "tiny", layers=7)
+
+
+@pytest.fixture(scope="module")
+def shallow(tmp_path_factory) -> Path:
+    return chat_model(tmp_path_factory.mktemp("model") / "shallow")
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +74,9 @@ def weights(out):
 
 @pytest.mark.parametrize("name", HEADS)
 def test_training_lowers_the_held_out_loss(config, name):
-    card, _ = run(replace(config, head=HEADS[name], max_steps=18, evaluate_every=3))
+    card, lines = run(replace(config, head=HEADS[name], max_steps=18, evaluate_every=3))
+    assert "too little was held out to choose a tree by: export takes its default" in lines
+    assert "tree" not in json.loads((config.out / "config.json").read_text())
     curve = card["learning_curve"]
     assert curve[-1]["loss"] < 0.9 * curve[0]["loss"]
     assert curve[-1]["step"] == card["steps"] == 18
@@ -75,7 +84,8 @@ def test_training_lowers_the_held_out_loss(config, name):
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_the_checkpoint_loads_and_says_how_it_was_made(config, model, name):
+def test_the_checkpoint_loads_and_says_how_it_was_made(config, model, name, monkeypatch):
+    monkeypatch.setattr(measured_tree, "_FEWEST_ROWS", 50)
     card, lines = run(replace(config, head=HEADS[name], draft_vocab=20, max_steps=2))
     assert "draft vocabulary: 20 ids, 100.00 % of the answer tokens" in lines
     target = head_target(AutoModelForCausalLM.from_pretrained(model))
@@ -90,27 +100,14 @@ def test_the_checkpoint_loads_and_says_how_it_was_made(config, model, name):
     assert not working_directory(config.out).exists()
 
 
-class KilledError(Exception):
-    pass
-
-
 @pytest.mark.parametrize("name", ["medusa", "eagle"])
-def test_a_killed_training_goes_on_to_the_same_weights(config, name, monkeypatch):
+def test_a_killed_training_goes_on_to_the_same_weights(config, name):
     config = replace(config, head=HEADS[name])
     run(config)
     other = replace(config, out=config.out.with_name("other"))
-    step = HeadTrainer.training_step
-
-    def killed_step(self, *arguments, **options):
-        if self.state.global_step == 8:
-            raise KilledError
-        return step(self, *arguments, **options)
-
-    monkeypatch.setattr(HeadTrainer, "training_step", killed_step)
-    with pytest.raises(KilledError):
+    with killed_at(8):
         run(other)
     assert not other.out.exists()
-    monkeypatch.setattr(HeadTrainer, "training_step", step)
     card, lines = run(other)
     assert "going on from checkpoint-6" in lines
     assert [point["step"] for point in card["learning_curve"]] == [6, 12]
@@ -118,22 +115,75 @@ def test_a_killed_training_goes_on_to_the_same_weights(config, name, monkeypatch
     assert all(torch.equal(first[key], second[key]) for key in first)
 
 
-def test_a_checkpoint_that_was_not_written_in_full_is_passed_over(tmp_path):
-    for step, state in ((5, "{}"), (10, "{}"), (15, '{"global'), (20, None)):
-        directory = tmp_path / f"checkpoint-{step}"
-        directory.mkdir()
-        if state is not None:
-            (directory / "trainer_state.json").write_text(state)
-    assert last_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
-    assert last_checkpoint(tmp_path / "checkpoint-5") is None
-
-
-def test_a_training_with_other_settings_does_not_go_on(config, monkeypatch):
-    monkeypatch.setattr(training, "load_base", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
+def test_only_what_changes_a_training_stops_it_from_going_on(config, model, data, tmp_path, monkeypatch):
+    copied = tmp_path / "data.jsonl"
+    copied.write_text(data.read_text())
+    config = replace(config, head=HEADS["medusa"], data=(copied,), max_steps=2, checkpoint_every=1)
+    with killed_at(1):
         run(config)
     with pytest.raises(ConfigError, match=r"another learning_rate, seed: repeat its options"):
         run(replace(config, seed=5, learning_rate=1.0))
+    with pytest.raises(ConfigError, match=r"another model: repeat"):
+        run(replace(config, model=str(chat_model(tmp_path / "tiny"))))
+    copied.write_text(data.read_text() + data.read_text().splitlines()[0].replace("bcbc", "cbcb") + "\n")
+    with pytest.raises(ConfigError, match=r"another data: repeat"):
+        run(config)
+    monkeypatch.chdir(data.parent)
+    moved = Path(os.path.relpath(model, data.parent))
+    _, lines = run(replace(config, model=str(moved), data=(Path(data.name),), threads=torch.get_num_threads()))
+    assert "going on from checkpoint-1" in lines
+
+
+def test_a_start_that_failed_leaves_nothing_to_trip_over(config, tmp_path):
+    bad = write_lines(tmp_path / "bad.jsonl", [{"turns": ["a"]}])
+    config = replace(config, head=HEADS["medusa"], max_steps=1)
+    for change in ({"model": str(tmp_path / "none")}, {"data": (bad,)}, {"data": (tmp_path / "none.jsonl",)}):
+        with pytest.raises(SpecTrtError):
+            run(replace(config, **change))
+        assert not working_directory(config.out).exists()
+    with killed_at(0):
+        run(replace(config, seed=1))
+    assert json.loads((working_directory(config.out) / "settings.json").read_text())["seed"] == 1
+    run(config)  # there is no checkpoint of the other seed to go on from
+    assert config.out.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"head": EagleSettings(version=3)}, "at least 7 layers"),
+        ({"head": MedusaSettings(), "standalone": True, "draft_vocab": 20}, "standalone Medusa heads"),
+        ({"head": MedusaSettings(joint=JointSettings(lora=2))}, "--lora needs peft"),
+        ({"draft_vocab": 20, "draft_vocab_data": Path("none.jsonl")}, "cannot read none.jsonl"),
+        ({"draft_vocab": 1}, "holds nothing"),
+        ({"draft_vocab": 257}, "reduces nothing"),
+        ({"data": (Path("none.jsonl"),)}, "cannot read none.jsonl"),
+    ],
+)
+def test_what_can_be_refused_is_refused_before_data_are_made(config, shallow, monkeypatch, changes, fault):
+    monkeypatch.setattr(training_data, "self_distill", lambda *_: 1 / 0)
+    monkeypatch.setitem(sys.modules, "peft", None)
+    config = replace(config, model=str(shallow), head=HEADS["medusa"], self_distill=4)
+    with pytest.raises(ZeroDivisionError):
+        run(config)
+    with pytest.raises(SpecTrtError, match=fault):
+        run(replace(config, **changes))
+
+
+def test_the_bases_own_data_outlive_a_training_that_was_killed(config, shallow, monkeypatch):
+    def write(_base, count, file, seed):
+        file.parent.mkdir(exist_ok=True)
+        write_lines(file, [conversation(f"q{number}", f"{seed}bcbcbc") for number in range(count)])
+
+    monkeypatch.setattr(training_data, "self_distill", write)
+    config = replace(config, model=str(shallow), head=HEADS["medusa"], data=(), self_distill=12, max_steps=1)
+    with killed_at(0):
+        run(config)
+    [kept] = working_directory(config.out).glob("*.jsonl")
+    with killed_at(0):
+        run(replace(config, seed=1))
+    assert kept in (files := list(working_directory(config.out).glob("*.jsonl")))
+    assert len(files) == 2  # another seed's are others
 
 
 def test_an_existing_checkpoint_is_never_replaced(config):
@@ -147,6 +197,7 @@ def test_unusable_data_leaves_no_checkpoint(config, tmp_path):
     with pytest.raises(DataError, match="no usable line"):
         run(replace(config, data=(file,)))
     assert not config.out.exists()
+    assert not working_directory(config.out).exists()
 
 
 def test_the_feature_cache_changes_nothing_and_spares_the_base(config, tmp_path, monkeypatch):
@@ -161,7 +212,7 @@ def test_the_feature_cache_changes_nothing_and_spares_the_base(config, tmp_path,
     assert all(torch.equal(first[key], second[key]) for key in first)
     run(replace(config, out=tmp_path / "medusa", head=HEADS["medusa"]))  # reads a part of what EAGLE-3 read
     with pytest.raises(ZeroDivisionError):
-        run(replace(config, out=tmp_path / "third", max_length=config.max_length - 1))
+        run(replace(config, out=tmp_path / "third", max_length=25))  # lines are cut, so they are others
 
 
 def test_bf16_trains_as_well(config):
@@ -184,6 +235,9 @@ def test_other_engines_get_a_whole_checkpoint(config):
     [
         ({"data": ()}, "nothing to train on"),
         ({"save_data": Path("x")}, "give both"),
+        ({"draft_vocab_data": Path("x")}, "give both"),
+        ({"self_distill": -3}, "number of conversations, found -3"),
+        ({"seed": -1}, "seed must be from 0"),
         ({"batch_size": 0}, "batch_size must be positive"),
         ({"held_out": 1.0}, "shares"),
         ({"precision": "fp8"}, "unknown precision"),
