@@ -44,7 +44,8 @@ def train_head(config: TrainConfig, report: Report) -> dict[str, Any]:
         DataError: A data file has no usable line.
         ModelError: The base can't be loaded, or such a head can't be made for it.
     """
-    if not PartialState().is_main_process:
+    processes = PartialState(cpu=not torch.cuda.is_available())  # those of a machine without a GPU are found only so
+    if not processes.is_main_process:
         report = _say_nothing
     if config.out.exists():
         raise ConfigError(f"{config.out} exists already: choose another directory")
@@ -58,7 +59,7 @@ def train_head(config: TrainConfig, report: Report) -> dict[str, Any]:
     describe_data(data, report)
     set_seed(config.seed)
     job = make_job(config, base, data)
-    with PartialState().main_process_first():
+    with processes.main_process_first():
         claim(working, settings | {"data": data.digest})
     trainer = _make_trainer(config, job.module, data, working)
     card = make_card(config, base.name, data.train, data.held_out, *_run(trainer, working, report))

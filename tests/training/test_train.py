@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from transformers import AutoModelForCausalLM
 
 from spec_trt.errors import ConfigError, DataError, SpecTrtError
@@ -13,6 +14,7 @@ from spec_trt.heads.eagle_checkpoint import load_eagle
 from spec_trt.heads.medusa_checkpoint import load_medusa
 from spec_trt.heads.target import head_target
 from spec_trt.training import measured_tree, training_data
+from spec_trt.training import train as training
 from spec_trt.training.config import EagleSettings, JointSettings, MedusaSettings, TrainConfig
 from spec_trt.training.train import train_head
 from spec_trt.training.working_directory import working_directory
@@ -146,6 +148,30 @@ def test_a_start_that_failed_leaves_nothing_to_trip_over(config, tmp_path):
     assert json.loads((working_directory(config.out) / "settings.json").read_text())["seed"] == 1
     run(config)  # there is no checkpoint of the other seed to go on from
     assert config.out.is_dir()
+
+
+@pytest.fixture
+def one_of_several(monkeypatch):
+    """The environment of a process that `torchrun` started."""
+    ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "OMP_NUM_THREADS": "1"}
+    for name, value in (ranks | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}).items():
+        monkeypatch.setenv(name, value)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.mark.usefixtures("one_of_several")
+def test_processes_find_each_other_before_they_read_or_write(config, monkeypatch):
+    def found(*_):
+        assert torch.distributed.is_initialized()
+        raise DataError("enough")
+
+    monkeypatch.setattr(training, "load_base", found)
+    with pytest.raises(DataError, match="enough"):
+        run(config)
 
 
 @pytest.mark.parametrize(
