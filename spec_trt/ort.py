@@ -63,6 +63,9 @@ def open_session(
         )
     options = library.SessionOptions()
     options.log_severity_level = 3
+    # A session's threads wait for more work by spinning. A draft head's session would find the cores taken by the
+    # base's, and the other way round: twice the time for either on two cores.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     if threads is not None:
         options.intra_op_num_threads = threads
     if profile_prefix is not None:

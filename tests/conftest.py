@@ -10,6 +10,7 @@ import pytest
 
 from spec_trt.builder.build import build_engine
 from spec_trt.builder.config import BuildConfig
+from spec_trt.demo.run import demo_heads
 from spec_trt.export.bundle import export_bundle
 from spec_trt.export.config import ExportConfig
 from tests.families import make_model, save_model
@@ -61,9 +62,10 @@ def smollm2_gguf() -> Path:
 
 @pytest.fixture(scope="session")
 def smollm2_bundle(tmp_path_factory: pytest.TempPathFactory, smollm2_gguf: Path) -> Path:
-    """The real model's bundle, beside which `smollm2_engine` puts its engines, as the demo does."""
+    """The real model's bundle and draft heads, beside which `smollm2_engine` puts its engines, as the demo does."""
     bundle = tmp_path_factory.mktemp("smollm2") / "bundle"
-    export_bundle(ExportConfig(model=str(smollm2_gguf), output=bundle))
+    heads = demo_heads()
+    export_bundle(ExportConfig(model=str(smollm2_gguf), output=bundle, medusa=heads["medusa"], eagle=heads["eagle"]))
     return bundle
 
 

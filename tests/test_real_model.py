@@ -61,6 +61,14 @@ def test_every_method_equals_plain_decoding(smollm2_engine, precision):
             assert comparison.verdict != "different", (method, comparison)
 
 
+@pytest.mark.parametrize(("method", "least"), [("medusa", 1.3), ("eagle", 1.4), ("eagle2", 1.4)])
+def test_trained_heads_are_right_often(engine, method, least):
+    config = GenerationConfig(method=method, max_new_tokens=64)
+    results = [engine.generate(engine.encode(prompt, chat=True), config) for prompt in PROMPTS]
+    emitted, passes = (sum(getattr(result.stats, name) for result in results) for name in ("emitted", "passes"))
+    assert emitted / passes > least
+
+
 @pytest.mark.parametrize("precision", ["fp32", "int8"])  # int4 costs so small a model too much to answer this
 def test_the_model_still_knows_what_it_knew(smollm2_engine, precision):
     engine = Engine.load(smollm2_engine(precision))

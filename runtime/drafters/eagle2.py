@@ -23,12 +23,12 @@ class Eagle2Options:
         ConfigError: A value is out of range.
     """
 
-    depth: int = field(default=4, metadata={"help": "rounds of drafting at the most; the tree has a level more"})
+    depth: int = field(default=3, metadata={"help": "rounds of drafting at the most; the tree has a level more"})
     top_k: int = field(
-        default=6,
+        default=3,
         metadata={"help": "nodes drafted behind per round, and tokens behind each, where the head gives them"},
     )
-    total_tokens: int = field(default=12, metadata={"help": "nodes of the tree, the root included"})
+    total_tokens: int = field(default=6, metadata={"help": "nodes of the tree, the root included"})
 
     def __post_init__(self) -> None:
         check_integer("depth", self.depth, at_least=0)
