@@ -24,7 +24,7 @@ class FeatureStore:
     Args:
         directory: Where; other sequences' files do no harm there.
         sequences: Those asked for; their place in this list is their index.
-        base: What tells the base from others.
+        base: The fingerprint of the base.
     """
 
     def __init__(self, directory: Path, sequences: Sequence[TokenSequence], base: str) -> None:

@@ -151,5 +151,5 @@ def _joint_job(
 def _freeze(config: TrainConfig, base: LoadedBase, data: TrainingData, layers: Sequence[int]) -> FrozenBase:
     if config.feature_cache is None:
         return FrozenBase(base.model, feature_layers=layers)
-    store = FeatureStore(config.feature_cache, [*data.train, *data.held_out], f"{base.name} {base.bf16}")
+    store = FeatureStore(config.feature_cache, [*data.train, *data.held_out], base.fingerprint)
     return FrozenBase(base.model, feature_layers=layers, store=store)

@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from accelerate.state import AcceleratorState
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from spec_trt.errors import ConfigError, DataError, SpecTrtError
@@ -15,6 +17,7 @@ from spec_trt.heads.medusa_checkpoint import load_medusa
 from spec_trt.heads.target import head_target
 from spec_trt.training import measured_tree, training_data
 from spec_trt.training import train as training
+from spec_trt.training.base import FrozenBase
 from spec_trt.training.config import EagleSettings, JointSettings, MedusaSettings, TrainConfig
 from spec_trt.training.train import train_head
 from spec_trt.training.working_directory import working_directory
@@ -69,8 +72,6 @@ def run(config):
 
 def weights(out):
     [file] = [file for file in out.iterdir() if file.suffix == ".safetensors"]
-    from safetensors.torch import load_file
-
     return load_file(file)
 
 
@@ -226,19 +227,31 @@ def test_unusable_data_leaves_no_checkpoint(config, tmp_path):
     assert not working_directory(config.out).exists()
 
 
-def test_the_feature_cache_changes_nothing_and_spares_the_base(config, tmp_path, monkeypatch):
-    config = replace(config, head=HEADS["eagle3"], feature_cache=tmp_path / "cache")
+def test_the_feature_cache_changes_nothing_and_spares_the_base(config, model, tmp_path, monkeypatch):
+    config = replace(config, head=HEADS["eagle3"], feature_cache=tmp_path / "cache", max_steps=6)
     run(config)
-    from spec_trt.training.base import FrozenBase
-
     monkeypatch.setattr(FrozenBase, "_run", lambda *_: 1 / 0)
-    other = replace(config, out=tmp_path / "other")
+    copied = shutil.copytree(model, tmp_path / "copied")
+    other = replace(config, out=tmp_path / "other", model=str(copied))
     run(other)
     first, second = weights(config.out), weights(other.out)
     assert all(torch.equal(first[key], second[key]) for key in first)
     run(replace(config, out=tmp_path / "medusa", head=HEADS["medusa"]))  # reads a part of what EAGLE-3 read
     with pytest.raises(ZeroDivisionError):
         run(replace(config, out=tmp_path / "third", max_length=25))  # lines are cut, so they are others
+
+
+def test_the_feature_cache_tells_bases_of_one_name_apart(config, model, tmp_path, monkeypatch):
+    config = replace(config, head=HEADS["medusa"], feature_cache=tmp_path / "cache", max_steps=1)
+    run(config)
+    tuned = shutil.copytree(model, tmp_path / model.name)
+    weights = load_file(tuned / "model.safetensors")
+    weights["model.layers.1.self_attn.q_proj.weight"] *= 1.01  # all that a fine-tuning changed
+    save_file(weights, tuned / "model.safetensors", metadata={"format": "pt"})
+    monkeypatch.setattr(FrozenBase, "_run", lambda *_: 1 / 0)
+    run(replace(config, out=tmp_path / "other"))
+    with pytest.raises(ZeroDivisionError):
+        run(replace(config, out=tmp_path / "third", model=str(tuned)))
 
 
 def test_bf16_trains_as_well(config):
