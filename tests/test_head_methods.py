@@ -17,6 +17,7 @@ from spec_trt.heads.eagle_checkpoint import save_eagle
 from spec_trt.heads.medusa import MedusaConfig, MedusaHeads
 from spec_trt.heads.medusa_checkpoint import save_medusa
 from spec_trt.heads.target import head_target
+from spec_trt.runtime.drafters.eagle2 import Eagle2Options
 from spec_trt.runtime.engine import Engine, GenerationConfig
 from tests.families import make_model, save_model
 
@@ -157,7 +158,11 @@ def exact_eagle(target):
 @pytest.mark.parametrize("method", ["medusa", "eagle", "eagle2"])
 def test_exact_heads_are_accepted_to_the_trees_depth(exact_engine, method):
     heads = exact_engine.manifest.heads
-    depth = {"medusa": max(map(len, heads.medusa.tree)), "eagle": max(map(len, heads.eagle.tree)), "eagle2": 5}[method]
+    depth = {
+        "medusa": max(map(len, heads.medusa.tree)),
+        "eagle": max(map(len, heads.eagle.tree)),
+        "eagle2": Eagle2Options().depth + 1,
+    }[method]
     result = generate(exact_engine, [1, follower(1)], method, count=5 * (depth + 1))
     assert result.token_ids == [follower(1, 1 + number) for number in range(1, 5 * (depth + 1) + 1)]
     assert result.stats.accept_length == depth + 1

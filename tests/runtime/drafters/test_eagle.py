@@ -3,6 +3,7 @@ from itertools import pairwise
 import pytest
 
 from spec_trt.runtime.drafters import make_drafter
+from spec_trt.runtime.drafters.eagle2 import Eagle2Options
 from spec_trt.runtime.drafters.heads import Heads
 from tests.runtime.fake_heads import TREE, fake_eagle
 from tests.runtime.fakes import FakeTarget, speculate
@@ -18,7 +19,7 @@ def make(method="eagle", model=MODEL, version=1, *, eos_ids=(), **options):
 
 
 @pytest.mark.parametrize("version", [1, 3])
-@pytest.mark.parametrize(("method", "levels"), [("eagle", 4), ("eagle2", 5)])
+@pytest.mark.parametrize(("method", "levels"), [("eagle", 4), ("eagle2", Eagle2Options().depth + 1)])
 def test_an_exact_head_is_accepted_to_the_trees_end(method, levels, version):
     drafter, eagle = make(method, version=version)
     run = speculate(drafter, MODEL, LONG, 5 * (levels + 1))
