@@ -83,7 +83,7 @@ class TreePass:
         value: Tensor,
         layer_idx: int,
         *args: object,  # noqa: ARG002 - transformers' signature
-        **kwargs: object,  # noqa: ARG002
+        **kwargs: object,  # noqa: ARG002 - transformers' signature
     ) -> tuple[Tensor, Tensor]:
         """Record a layer's new rows and hand them back alone: the op reads the buffer itself."""
         self.new_rows[layer_idx] = (key, value)
@@ -97,7 +97,7 @@ class TreePass:
         """Nothing is held here."""
         return 0
 
-    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:  # noqa: ARG002
+    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:  # noqa: ARG002 - as above
         """Keys and offset of a mask that no one builds."""
         return query_length, 0
 
@@ -154,7 +154,7 @@ def tree_attention(
     """
     _refuse_unknown(module, attention_mask, kwargs)
     tree_pass = _ACTIVE.get()
-    layer = int(module.layer_idx)  # type: ignore[arg-type]
+    layer = int(module.layer_idx)  # type: ignore[arg-type]  # to mypy a Module's attributes are modules
     out = tree_pass.attend(
         AttentionCall(
             query=query,

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-__all__ = ["TOP_K", "Candidates"]
+from spec_trt import names
 
-TOP_K = 10  # candidates per row that a graph gives; Medusa's trees use ranks up to 9
+__all__ = ["Candidates"]
 
 
 class Candidates(nn.Module):
@@ -22,7 +22,7 @@ class Candidates(nn.Module):
 
     def __init__(self, draft_vocab: int, draft_ids: Sequence[int] | None) -> None:
         super().__init__()
-        self.top_k = min(TOP_K, draft_vocab)
+        self.top_k = min(names.TOP_K, draft_vocab)
         # One column, as an embedding has it: that traces to a plain Gather.
         ids = None if draft_ids is None else torch.tensor(draft_ids, dtype=torch.long)[:, None]
         self.register_buffer("draft_ids", ids, persistent=False)

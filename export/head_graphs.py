@@ -9,7 +9,6 @@ import torch
 from spec_trt import names
 from spec_trt.export.architecture import Architecture
 from spec_trt.export.attention import symbolic
-from spec_trt.export.candidates import TOP_K
 from spec_trt.export.eagle_graph import EagleFuseGraph, EagleGraph, trace_eagle, trace_eagle_fuse
 from spec_trt.export.head_passes import eagle_fuse_passes, eagle_passes, medusa_passes
 from spec_trt.export.head_trees import default_eagle_tree, default_medusa_tree
@@ -78,7 +77,7 @@ def describe_heads(heads: LoadedHeads) -> HeadFacts:
 
 def _medusa_facts(medusa: LoadedMedusa) -> MedusaFacts:
     config = medusa.heads.config
-    top_k = min(TOP_K, config.draft_vocab)
+    top_k = min(names.TOP_K, config.draft_vocab)
     return MedusaFacts(
         heads=config.heads,
         layers=config.layers,
@@ -92,7 +91,7 @@ def _medusa_facts(medusa: LoadedMedusa) -> MedusaFacts:
 
 def _eagle_facts(eagle: LoadedEagle) -> EagleFacts:
     config = eagle.draft.config
-    top_k = min(TOP_K, config.draft_vocab)
+    top_k = min(names.TOP_K, config.draft_vocab)
     return EagleFacts(
         version=config.version,
         layers=config.layers,

@@ -20,13 +20,13 @@ __all__ = [
     "LOG_PROBS",
     "MEDUSA",
     "NEXT_FEATURES",
-    "NUM_FEATURES",
     "OP_DOMAIN",
     "OP_NAME",
     "OP_VERSION",
     "PAST_LENS",
     "POSITION_IDS",
     "TOKEN_IDS",
+    "TOP_K",
     "TREE_MASK",
     "LayerName",
     "feature",
@@ -59,7 +59,7 @@ TOKEN_IDS = (
 LOG_PROBS = "log_probs"  # beside `token_ids`
 DRAFT_LOGITS = "draft_logits"  # [batch, nodes, draft_vocab]
 
-NUM_FEATURES = 3
+TOP_K = 10  # candidates per row that a head's graph gives, where its vocabulary has so many; a tree's ranks are below
 
 OP_DOMAIN = "spec_trt"
 OP_NAME = "TreeAttention"

@@ -100,7 +100,7 @@ METHODS: dict[str, Method] = {
 }
 
 
-def _eagle(grower: "type[StaticGrower] | type[DynamicGrower]", options: Any, setting: Setting) -> EagleDrafter:  # noqa: ANN401
+def _eagle(grower: "type[StaticGrower] | type[DynamicGrower]", options: Any, setting: Setting) -> EagleDrafter:  # noqa: ANN401 - each method's own
     model = setting.heads.required_eagle()
     return EagleDrafter(model, grower(options, model=model, eos_ids=setting.eos_ids))
 

@@ -25,14 +25,14 @@ class AutoregressiveDrafter:
     def __init__(self) -> None:
         self._root = 0
 
-    def start(self, prompt: Sequence[int], out: "PassOutput | None") -> None:  # noqa: ARG002
+    def start(self, prompt: Sequence[int], out: "PassOutput | None") -> None:
         """Begin a sequence; see `Drafter.start`."""
         self._root = prompt[-1]
 
-    def propose(self, max_depth: int) -> Tree:  # noqa: ARG002
+    def propose(self, max_depth: int) -> Tree:
         """The root alone."""
         return TreeBuilder(self._root).build()
 
-    def observe(self, tree: Tree, out: "PassOutput", path: Sequence[int], extra: int) -> None:  # noqa: ARG002
+    def observe(self, tree: Tree, out: "PassOutput", path: Sequence[int], extra: int) -> None:
         """The extra token is the next root."""
         self._root = extra

@@ -52,7 +52,7 @@ class JacobiDrafter:
         self._options = options
         self.start([0], None)
 
-    def start(self, prompt: Sequence[int], out: "PassOutput | None") -> None:  # noqa: ARG002
+    def start(self, prompt: Sequence[int], out: "PassOutput | None") -> None:
         """Begin a sequence; see `Drafter.start`."""
         self._index = NgramIndex(min_ngram=1, max_ngram=_REFILL_NGRAM)
         self._index.extend(prompt)

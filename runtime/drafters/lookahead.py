@@ -92,7 +92,7 @@ class LookaheadDrafter:
         self._fallback = next((token for token in range(vocab) if token not in eos_ids), 0)
         self.start([0], None)
 
-    def start(self, prompt: Sequence[int], out: "PassOutput | None") -> None:  # noqa: ARG002
+    def start(self, prompt: Sequence[int], out: "PassOutput | None") -> None:
         """Begin a sequence with an empty window and pool; see `Drafter.start`."""
         self._random = Random(self._options.seed)
         self._draws = [token for token in prompt if token not in self._eos_ids] or [self._fallback]

@@ -50,7 +50,7 @@ class MedusaDrafter:
                 nodes = level.add_to(builder, nodes, candidates[level.ranks].tolist(), self._eos_ids)
         return builder.build()
 
-    def observe(self, tree: Tree, out: "PassOutput", path: Sequence[int], extra: int) -> None:  # noqa: ARG002
+    def observe(self, tree: Tree, out: "PassOutput", path: Sequence[int], extra: int) -> None:
         """Draft behind the last accepted node."""
         self._root = extra
         self._candidates = self._model.draft(out.tensors[names.HIDDEN_STATES][path[-1]])

@@ -117,7 +117,7 @@ class NgramDrafter:
         self._eos_ids = eos_ids
         self.start([0], None)
 
-    def start(self, prompt: Sequence[int], out: "PassOutput | None") -> None:  # noqa: ARG002
+    def start(self, prompt: Sequence[int], out: "PassOutput | None") -> None:
         """Begin a sequence; see `Drafter.start`."""
         self._index = NgramIndex(min_ngram=self._options.min_ngram, max_ngram=self._options.max_ngram)
         self._index.extend(prompt)
@@ -129,7 +129,7 @@ class NgramDrafter:
         builder.add_chain(ROOT, self._draft(max_depth))
         return builder.build()
 
-    def observe(self, tree: Tree, out: "PassOutput", path: Sequence[int], extra: int) -> None:  # noqa: ARG002
+    def observe(self, tree: Tree, out: "PassOutput", path: Sequence[int], extra: int) -> None:
         """Append the pass's tokens to the text."""
         self._index.extend(emitted_tokens(tree, path, extra))
         self._root = extra

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-__all__ = ["MAX_RANKS", "checkpoint_tree"]
+from spec_trt.names import TOP_K
 
-MAX_RANKS = 10
+__all__ = ["checkpoint_tree"]
+
 _KEYS = ("tree", "medusa_choices")
 
 
@@ -22,14 +23,14 @@ def checkpoint_tree(config: dict[str, Any], levels: int | None = None) -> tuple[
     if value is None:
         return None, []
     if not _is_tree(value) or (levels is not None and max(map(len, value)) > levels):
-        return None, [f"ignored its tree: expected paths of ranks below {MAX_RANKS} with every prefix among them"]
+        return None, [f"ignored its tree: expected paths of ranks below {TOP_K} with every prefix among them"]
     return sorted(map(list, value), key=lambda path: (len(path), path)), []
 
 
 def _is_tree(value: Any) -> bool:  # noqa: ANN401 - whatever the JSON file held
     if not isinstance(value, list) or not value or not all(isinstance(path, list) and path for path in value):
         return False
-    if not all(type(rank) is int and 0 <= rank < MAX_RANKS for path in value for rank in path):
+    if not all(type(rank) is int and 0 <= rank < TOP_K for path in value for rank in path):
         return False
     paths = {tuple(path) for path in value}
     return len(paths) == len(value) and all(len(path) == 1 or path[:-1] in paths for path in paths)

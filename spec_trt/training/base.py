@@ -51,7 +51,7 @@ def load_base(model: str, precision: Precision) -> LoadedBase:
     """Load the base for training.
 
     Raises:
-        ModelError: It can't be loaded, or has no tokenizer.
+        ModelError: It can't be loaded, has no tokenizer, or makes its logits in a way that heads can't follow.
     """
     source = locate(model)
     bf16 = computes_bf16() if precision == "auto" else precision == "bf16"
@@ -59,6 +59,7 @@ def load_base(model: str, precision: Precision) -> LoadedBase:
     if loaded.tokenizer is None:
         raise ModelError(f"{source.name} has no tokenizer files: training needs the model's own tokenizer")
     loaded.model.set_attn_implementation("sdpa" if loaded.model._supports_sdpa else "eager")
+    _check_states(loaded.model)
     return LoadedBase(
         model=loaded.model,
         tokenizer=loaded.tokenizer,
@@ -67,6 +68,15 @@ def load_base(model: str, precision: Precision) -> LoadedBase:
         bf16=bf16,
         fingerprint=fingerprint(loaded.model),
     )
+
+
+@torch.no_grad()
+def _check_states(model: PreTrainedModel) -> None:
+    """Make sure that the states which heads read are those that the base's lm_head reads."""
+    projection = target_projection(model)
+    ids = torch.arange(8)[None] % projection.weight.shape[0]
+    states = model.base_model(ids, use_cache=False, return_dict=True).last_hidden_state
+    check_projection(projection, states, model(ids, use_cache=False).logits)
 
 
 def computes_bf16() -> bool:
@@ -119,7 +129,6 @@ class FrozenBase:
         self._feature_layers = tuple(feature_layers)
         self._names = [_ARGMAX, _HIDDEN_STATES, *map(_feature, self._feature_layers)]
         self._store = store
-        self._check()
 
     @property
     def projection(self) -> Projection:
@@ -163,14 +172,6 @@ class FrozenBase:
         argmax[wanted] = chunked(lambda rows: projection(rows).argmax(-1), states[wanted])
         features = {_feature(layer): output.hidden_states[layer] for layer in self._feature_layers}
         return {_ARGMAX: argmax, _HIDDEN_STATES: states, **features}
-
-    @torch.no_grad()
-    def _check(self) -> None:
-        """Make sure that the states which heads read are those that the base's lm_head reads."""
-        projection = self.projection
-        ids = torch.arange(8, device=self.model.device)[None] % projection.weight.shape[0]
-        states = self.model.base_model(ids, use_cache=False, return_dict=True).last_hidden_state
-        check_projection(projection, states, self.model(ids, use_cache=False).logits)
 
 
 def shift_left(values: Tensor, count: int, fill: float = 0) -> Tensor:

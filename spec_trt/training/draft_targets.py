@@ -6,10 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-__all__ = ["RANKS", "Accuracy", "DraftIndex", "join", "rank_hits"]
+from spec_trt.names import TOP_K
 
-RANKS = 10
-"""Accuracy is measured for so many best tokens: the candidates that a graph gives."""
+__all__ = ["Accuracy", "DraftIndex", "join", "rank_hits"]
 
 
 class DraftIndex(nn.Module):
@@ -35,7 +34,7 @@ class Accuracy:
     """What a head gets right, per head or per unrolled step.
 
     Attributes:
-        hits: [heads or steps, RANKS]: rows whose token is the best, the second best, ...
+        hits: [heads or steps, TOP_K]: rows whose token is the best, the second best, ...
         rows: [heads or steps]: all rows, those with a token outside the draft vocabulary included.
         loss: [heads or steps]: summed cross-entropy of the rows inside it.
     """
@@ -46,14 +45,14 @@ class Accuracy:
 
 
 def rank_hits(logits: Tensor, wanted: Tensor) -> Tensor:
-    """Which of a row's best tokens is the wanted one: [rows, RANKS] bool.
+    """Which of a row's best tokens is the wanted one: [rows, TOP_K] bool.
 
     Args:
         logits: [rows, draft_vocab].
         wanted: [rows]; -1 is never hit.
     """
-    best = logits.topk(min(RANKS, logits.shape[-1]), dim=-1).indices
-    return nn.functional.pad(best == wanted[:, None], (0, RANKS - best.shape[-1]))
+    best = logits.topk(min(TOP_K, logits.shape[-1]), dim=-1).indices
+    return nn.functional.pad(best == wanted[:, None], (0, TOP_K - best.shape[-1]))
 
 
 def join(parts: Sequence[Accuracy]) -> Accuracy:

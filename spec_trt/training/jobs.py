@@ -61,7 +61,6 @@ def check_job(config: TrainConfig, base: LoadedBase) -> None:
         _new_heads(config, config.head, base, draft_ids)
         if config.head.joint is not None and config.head.joint.lora is not None:
             check_lora()
-    FrozenBase(base.model)
 
 
 def make_job(config: TrainConfig, base: LoadedBase, data: TrainingData) -> Job:
