@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from spec_trt import names
 from spec_trt.errors import ManifestError
 from spec_trt.files import sha256
 
@@ -21,7 +22,9 @@ __all__ = [
     "ModelFacts",
     "SourceFacts",
     "TensorFacts",
+    "TensorRtFacts",
     "describe_files",
+    "engine_facts",
     "load_manifest",
     "save_manifest",
 ]
@@ -140,6 +143,40 @@ class SourceFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TensorRtFacts:
+    """What the engines of a TensorRT back end were built for: no pass may have other shapes, on no other GPU.
+
+    Attributes:
+        attention: `plugin`, the TreeAttention plugin, or `native`, the library's own attention.
+        plugin_version: The plugin's; None in `native`.
+        compute_capabilities: The GPUs, as `8.9`.
+        max_length: Rows of every sequence's cache buffer: the `past` of every pass of the base graph.
+        max_batch: Sequences of a pass at the most.
+        max_nodes: Nodes of a decode pass at the most.
+        prefill_chunk: Nodes of a prefill pass at the most.
+        profiles: Per graph, per profile (`names.PROFILES`, the engine's own order), per input: the smallest, the
+            optimal and the largest shape.
+    """
+
+    attention: str
+    plugin_version: str | None
+    compute_capabilities: list[str]
+    max_length: int
+    max_batch: int
+    max_nodes: int
+    prefill_chunk: int
+    profiles: dict[str, dict[str, dict[str, list[list[int]]]]]
+
+    def window(self, graph: str, profile: str) -> int:
+        """Columns of the mask in every pass of a profile: this pass's nodes are the last of them."""
+        return self.profiles[graph][profile][names.TREE_MASK][0][2]
+
+    def capacity(self, graph: str) -> int:
+        """Rows of the cache buffer in every pass: `max_length`, and a draft's tentative rows beside it."""
+        return self.profiles[graph][names.DECODE][names.past_key(0)][0][2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFacts:
     """What `build` adds: the back end that made the engine and what it may be loaded with."""
 
@@ -149,9 +186,7 @@ class EngineFacts:
     builder_version: str
     options: dict[str, Any]
     bundle_sha256: str
-    profiles: list[dict[str, Any]] = field(default_factory=list)
-    compute_capabilities: list[str] = field(default_factory=list)
-    plugin_version: int | None = None
+    tensorrt: TensorRtFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,8 +268,23 @@ def _parse(data: Any) -> Manifest:  # noqa: ANN401 - whatever the JSON file held
     parts["heads"] = _heads(parts["heads"])
     parts["graphs"] = {name: _graph(item) for name, item in parts["graphs"].items()}
     if parts.get("engine") is not None:
-        parts["engine"] = _facts(EngineFacts, parts["engine"])
+        parts["engine"] = engine_facts(parts["engine"])
     return _facts(Manifest, parts)
+
+
+def engine_facts(data: Mapping[str, Any]) -> EngineFacts:
+    """Read a manifest's `engine`.
+
+    Raises:
+        TypeError: A value is of another type.
+        ValueError: A key is unknown.
+    """
+    if not isinstance(data, Mapping):
+        raise TypeError("expected an object for EngineFacts")
+    parts = dict(data)
+    if parts.get("tensorrt") is not None:
+        parts["tensorrt"] = _facts(TensorRtFacts, parts["tensorrt"])
+    return _facts(EngineFacts, parts)
 
 
 def _heads(data: Mapping[str, Any]) -> HeadFacts:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 __all__ = [
     "ARGMAX",
     "BASE",
+    "DECODE",
     "DRAFT_LOGITS",
     "EAGLE",
     "EAGLE_FUSE",
@@ -25,6 +26,8 @@ __all__ = [
     "OP_VERSION",
     "PAST_LENS",
     "POSITION_IDS",
+    "PREFILL",
+    "PROFILES",
     "TOKEN_IDS",
     "TOP_K",
     "TREE_MASK",
@@ -40,6 +43,10 @@ BASE = "base"  # the graphs, as a manifest's keys
 MEDUSA = "medusa"
 EAGLE = "eagle"
 EAGLE_FUSE = "eagle_fuse"
+
+DECODE = "decode"  # a TensorRT engine's shape profiles: passes over a tree or a level of a draft,
+PREFILL = "prefill"  # and passes over a chunk of the prompt
+PROFILES = (DECODE, PREFILL)  # in the engine's order
 
 INPUT_IDS = "input_ids"  # [batch, nodes] int64
 POSITION_IDS = "position_ids"  # [batch, nodes] int64

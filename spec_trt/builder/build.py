@@ -32,6 +32,7 @@ from spec_trt.manifest import (
     Manifest,
     TensorFacts,
     describe_files,
+    engine_facts,
     load_manifest,
     save_manifest,
 )
@@ -121,8 +122,7 @@ def _engine_facts(config: BuildConfig, bundle: Manifest) -> EngineFacts:
 def _existing(out: Path) -> EngineFacts | None:
     """The facts of the engine in `out`, if that is what it holds, damaged or not."""
     try:
-        engine = json.loads((out / "manifest.json").read_text(encoding="utf-8"))["engine"]
-        return EngineFacts(**engine)
+        return engine_facts(json.loads((out / "manifest.json").read_text(encoding="utf-8"))["engine"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
