@@ -53,6 +53,17 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--save-data", type=click.Path(path_type=Path), help="Keep those in this file, or add to it.  [default: none]"
     ),
+    click.option(
+        "--text-tasks",
+        default=0.25,
+        show_default=True,
+        help="Share of those that ask about texts which MODEL wrote before: long prompts.",
+    ),
+    click.option(
+        "--start-from",
+        type=click.Path(path_type=Path),
+        help="Go on training the head of this checkpoint, in any form that export takes.  [default: a new one]",
+    ),
     click.option("--max-length", default=512, show_default=True, help="Tokens kept of one line."),
     click.option("--held-out", default=0.02, show_default=True, help="Share of the lines to measure accuracy on."),
     click.option("--draft-vocab", type=int, help="Let the head draft only so many of the most frequent ids.  [all]"),

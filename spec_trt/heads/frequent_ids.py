@@ -1,11 +1,11 @@
 """A smaller vocabulary for draft heads: the ids that a text uses most. The projection is a draft's main cost."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from spec_trt.errors import ConfigError
 
-__all__ = ["DraftVocabulary", "most_frequent_ids"]
+__all__ = ["DraftVocabulary", "coverage", "most_frequent_ids"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,4 +43,9 @@ def most_frequent_ids(
         )
     ranked = sorted(range(vocab), key=lambda token: (token not in always, -counts.get(token, 0), token))
     ids = sorted(ranked[:size])
-    return DraftVocabulary(ids=ids, coverage=sum(counts.get(token, 0) for token in ids) / max(1, sum(counts.values())))
+    return DraftVocabulary(ids=ids, coverage=coverage(counts, ids))
+
+
+def coverage(counts: Mapping[int, int], ids: Iterable[int]) -> float:
+    """The share of the counted tokens that are among some ids."""
+    return sum(counts.get(token, 0) for token in ids) / max(1, sum(counts.values()))

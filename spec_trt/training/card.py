@@ -9,7 +9,7 @@ from spec_trt.training.conversations import TokenSequence
 
 __all__ = ["make_card"]
 
-_PATHS = ("model", "out", "data", "save_data", "draft_vocab_data", "feature_cache", "threads")
+_PATHS = ("model", "out", "data", "save_data", "draft_vocab_data", "feature_cache", "threads", "start_from")
 
 
 def make_card(
@@ -35,6 +35,7 @@ def make_card(
         "method": "medusa" if isinstance(config.head, MedusaSettings) else "eagle",
         "base": base,
         "data": [path.name for path in [*config.data, config.save_data] if path is not None],
+        "start_from": None if config.start_from is None else config.start_from.name,
         "settings": settings,
         "train": _counts(train),
         "held_out": _counts(held_out),

@@ -95,8 +95,10 @@ class TrainConfig:
         out: The checkpoint directory to make.
         data: Files of conversations or texts.
         self_distill: How many conversations the base writes itself to be trained on, beside `data`.
+        text_tasks: Share of those that ask about texts which it wrote before.
         save_data: File that keeps those; one that is there already is added to. None keeps none.
         head: What to train.
+        start_from: Checkpoint of a head to go on training; a new one when None.
         max_length: Tokens kept of one line.
         held_out: Share of the lines that accuracy is measured on, never trained on.
         draft_vocab: Ids that the head can draft; None for all.
@@ -123,7 +125,9 @@ class TrainConfig:
     head: HeadSettings
     data: tuple[Path, ...] = ()
     self_distill: int = 0
+    text_tasks: float = 0.25
     save_data: Path | None = None
+    start_from: Path | None = None
     max_length: int = 512
     held_out: float = 0.02
     draft_vocab: int | None = None
@@ -149,6 +153,8 @@ class TrainConfig:
         _require_positive(self, "evaluate_every", "checkpoint_every", "tree_nodes")
         if not 0 <= self.held_out < 1 or not 0 <= self.warmup < 1:
             raise ConfigError(f"held_out and warmup are shares in [0, 1), found {self.held_out} and {self.warmup}")
+        if not 0 <= self.text_tasks <= 1:
+            raise ConfigError(f"text_tasks is a share in [0, 1], found {self.text_tasks}")
         if not self.data and not self.self_distill:
             raise ConfigError("there is nothing to train on: give --data FILE.jsonl, --self-distill N, or both")
         if self.self_distill < 0:
@@ -157,6 +163,8 @@ class TrainConfig:
             raise ConfigError(f"seed must be from 0 to {2**32 - 1}, found {self.seed}")
         if self.draft_vocab_data is not None and self.draft_vocab is None:
             raise ConfigError("--draft-vocab-data is what the ids of --draft-vocab N are counted in: give both")
+        if self.start_from is not None and self.draft_vocab is not None:
+            raise ConfigError("--start-from brings the ids that its head drafts: leave out --draft-vocab")
         if self.save_data is not None and not self.self_distill:
             raise ConfigError("--save-data keeps what --self-distill N writes: give both")
         if isinstance(self.head, MedusaSettings) and self.head.joint is not None and self.feature_cache is not None:

@@ -18,6 +18,7 @@ from spec_trt.training.feature_store import FeatureStore
 from spec_trt.training.head_module import HeadModule
 from spec_trt.training.joint import JointTraining, add_lora, check_lora, save_joint
 from spec_trt.training.medusa import MedusaTraining, new_medusa
+from spec_trt.training.start import started_eagle, started_medusa
 from spec_trt.training.training_data import TrainingData
 
 __all__ = ["Job", "Tree", "check_job", "make_job"]
@@ -75,7 +76,11 @@ def make_job(config: TrainConfig, base: LoadedBase, data: TrainingData) -> Job:
 def _new_draft(
     config: TrainConfig, settings: EagleSettings, base: LoadedBase, draft_ids: Sequence[int] | None
 ) -> EagleDraft:
-    draft = new_eagle(head_target(base.model), base.model.config, draft_ids, settings.version)
+    target = head_target(base.model)
+    if config.start_from is None:
+        draft = new_eagle(target, base.model.config, draft_ids, settings.version)
+    else:
+        draft = started_eagle(config.start_from, target, settings).draft
     if config.standalone:
         check_standalone_eagle(draft)
     return draft
@@ -84,7 +89,11 @@ def _new_draft(
 def _new_heads(
     config: TrainConfig, settings: MedusaSettings, base: LoadedBase, draft_ids: Sequence[int] | None
 ) -> MedusaHeads:
-    heads = new_medusa(head_target(base.model), settings, draft_ids)
+    target = head_target(base.model)
+    if config.start_from is None:
+        heads = new_medusa(target, settings, draft_ids)
+    else:
+        heads = started_medusa(config.start_from, target, settings).heads
     if config.standalone:
         check_standalone_medusa(heads, draft_ids)
     return heads

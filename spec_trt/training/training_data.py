@@ -7,11 +7,13 @@ from pathlib import Path
 
 from accelerate import PartialState
 
-from spec_trt.heads.frequent_ids import DraftVocabulary, most_frequent_ids
+from spec_trt.heads.frequent_ids import DraftVocabulary, coverage, most_frequent_ids
+from spec_trt.heads.target import head_target
 from spec_trt.training.base import LoadedBase
 from spec_trt.training.config import TrainConfig
 from spec_trt.training.conversations import Encoder, TokenSequence, count_answers, load_sequences, split_held_out
 from spec_trt.training.self_distill import self_distill
+from spec_trt.training.start import started_ids
 
 __all__ = ["TrainingData", "describe_data", "load_data"]
 
@@ -48,7 +50,7 @@ def load_data(config: TrainConfig, base: LoadedBase, working: Path) -> TrainingD
 
     Raises:
         DataError: A file can't be read or has no usable line, or the base can't write any.
-        ConfigError: The draft vocabulary reduces nothing, or holds nothing.
+        ConfigError: The draft vocabulary reduces nothing, or holds nothing; or `start_from` is another kind of head.
     """
     encoder = Encoder(base.tokenizer, base.eos_ids, config.max_length)
     counted = None if config.draft_vocab_data is None else load_sequences([config.draft_vocab_data], encoder)
@@ -56,16 +58,20 @@ def load_data(config: TrainConfig, base: LoadedBase, working: Path) -> TrainingD
     if config.self_distill:
         file = config.save_data or working / f"self_distilled.{base.fingerprint}.{config.seed}.jsonl"
         with PartialState().main_process_first():  # the others find it written
-            self_distill(base, config.self_distill, file, config.seed)
+            self_distill(base, config.self_distill, file, config.seed, config.text_tasks)
         sequences += load_sequences([file], encoder)
     train, held_out = split_held_out(sequences, config.held_out, config.seed)
     return TrainingData(train=train, held_out=held_out, vocab=_vocabulary(config, base, counted or train))
 
 
 def _vocabulary(config: TrainConfig, base: LoadedBase, counted: Sequence[TokenSequence]) -> DraftVocabulary | None:
+    counts = count_answers(counted)
+    if config.start_from is not None:
+        ids = started_ids(config.start_from, head_target(base.model), config.head)
+        return None if ids is None else DraftVocabulary(ids=ids, coverage=coverage(counts, ids))
     if config.draft_vocab is None:
         return None
-    return most_frequent_ids(count_answers(counted), config.draft_vocab, vocab=base.vocab, always=base.eos_ids)
+    return most_frequent_ids(counts, config.draft_vocab, vocab=base.vocab, always=base.eos_ids)
 
 
 def describe_data(data: TrainingData, report: Callable[[str], None]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from spec_trt.errors import ConfigError
 from spec_trt.training.config import TrainConfig
+from spec_trt.training.start import checkpoint_digest
 
 __all__ = ["check_settings", "claim", "last_checkpoint", "settings_of", "working_directory"]
 
@@ -29,7 +30,11 @@ def settings_of(config: TrainConfig, model: str) -> dict[str, Any]:
         model: The base's fingerprint.
     """
     kept = {name: value for name, value in asdict(config).items() if name not in _FREE}
-    own = kept | {"model": model, "feature_cache": config.feature_cache is not None}
+    own = kept | {
+        "model": model,
+        "feature_cache": config.feature_cache is not None,
+        "start_from": None if config.start_from is None else checkpoint_digest(config.start_from),
+    }
     return dict(json.loads(json.dumps(own)))
 
 

@@ -49,6 +49,45 @@ def test_a_model_that_writes_nothing_is_given_up(base, monkeypatch):
         list(distiller.conversations(2, seed=0))
 
 
+def test_prompts_of_like_lengths_are_continued_together(base, monkeypatch):
+    monkeypatch.setattr(distilling, "_PADDED_TOKENS", 10)
+    assert distilling._groups([[0] * 4, [0] * 12, [0] * 2, [0] * 5]) == [[2, 0], [3], [1]]
+    distiller = SelfDistiller(base)
+    monkeypatch.setattr(distiller, "_continue", lambda rows, *_: [[row[0], 256] for row in rows])
+    assert distiller._generate(["a", "b" * 20, "c"], 0.0, 2) == [("a", True), ("b", True), ("c", True)]
+
+
+def about_texts(base, share, texts, count=8):
+    """Which conversations ask about texts that were written before."""
+    distiller = SelfDistiller(base, text_tasks=share, texts=texts)
+    asked: list[list[str]] = []
+
+    def generate(prompts, _temperature, _tokens):
+        asked.append(list(prompts))
+        return [(f"Question {len(asked)}?" if "assistant" not in prompt else "An answer.", True) for prompt in prompts]
+
+    distiller._generate = generate  # type: ignore[method-assign]
+    found = list(distiller.conversations(count, seed=0))
+    return [not conversation["messages"][0]["content"].startswith("Question") for conversation in found], found
+
+
+@pytest.mark.usefixtures("short")
+def test_some_batches_ask_about_texts_once_there_are_enough(base):
+    none, _ = about_texts(base, 0.0, ["A text."] * 64)
+    assert not any(none)
+    early, _ = about_texts(base, 0.5, ["A text."] * 60)
+    assert early.index(True) >= 4  # every plain batch adds its one answer
+    half, found = about_texts(base, 0.5, ["A text."] * 64, count=70)
+    assert {conversation["batch"] % 2 for conversation, asks in zip(found, half, strict=True) if asks} == {1}
+    assert any("A text" in conversation["messages"][0]["content"] for conversation in found)
+
+
+@pytest.mark.usefixtures("short")
+def test_questions_too_long_for_the_model_are_left_out(base):
+    about, _ = about_texts(base, 0.5, ["long " * 300] * 64)
+    assert not any(about)
+
+
 @pytest.mark.usefixtures("short")
 def test_what_is_generated_ends_at_an_end_and_is_seeded(base):
     distiller = SelfDistiller(base)
