@@ -1,0 +1,92 @@
+"""A CUDA stream of the runtime's own: where libraries enqueue, and where their work is captured."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from spec_trt.errors import BackendError
+
+__all__ = ["CudaStream", "Stream", "require_gpu"]
+
+Work = Callable[[], None]
+
+
+class Stream(Protocol):
+    """A queue of work on a device."""
+
+    device: torch.device
+    """Where it is."""
+    handle: int
+    """Its `cudaStream_t`."""
+
+    def run(self, work: Work) -> None:
+        """Enqueue work here: behind what the caller's stream holds, and before what the caller enqueues next."""
+
+    def capture(self, work: Work) -> Work:
+        """Record work without running it.
+
+        Returns:
+            What enqueues all of it at once, on the caller's stream.
+        """
+
+
+class CudaStream:
+    """A stream of PyTorch's.
+
+    Args:
+        device: The GPU.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.handle = int(self._stream.cuda_stream)
+
+    def run(self, work: Work) -> None:
+        """Enqueue work here; see `Stream.run`."""
+        caller = torch.cuda.current_stream(self.device)
+        self._stream.wait_stream(caller)
+        with torch.cuda.stream(self._stream):
+            work()
+        caller.wait_stream(self._stream)
+
+    def capture(self, work: Work) -> Work:
+        """Record work as a CUDA graph; see `Stream.capture`.
+
+        Not by `torch.cuda.graph`, which gives all of PyTorch's cached memory back first.
+        """
+        graph = torch.cuda.CUDAGraph()
+        self._stream.synchronize()
+        with torch.cuda.stream(self._stream):
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                work()
+            except BaseException:
+                _abandon(graph)
+                raise
+            graph.capture_end()
+        return graph.replay
+
+
+def _abandon(graph: torch.cuda.CUDAGraph) -> None:
+    """End a capture whose work failed; that it is invalid is known."""
+    try:
+        graph.capture_end()
+    except RuntimeError:
+        return
+
+
+def require_gpu() -> torch.device:
+    """The GPU that engines run on.
+
+    Raises:
+        BackendError: There is none, or PyTorch can't reach it.
+    """
+    if not torch.cuda.is_available():
+        build = "a build without CUDA" if torch.version.cuda is None else f"built for CUDA {torch.version.cuda}"
+        raise BackendError(
+            f"no NVIDIA GPU is within reach (PyTorch {torch.__version__} is {build}): run on a machine with one and "
+            "a CUDA build of PyTorch, or build the engine with `--backend ort`"
+        )
+    return torch.device("cuda", torch.cuda.current_device())

@@ -1,0 +1,231 @@
+"""The session's whole code on the CPU: the library is a stand-in that computes on the addresses it is told."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from spec_trt import names
+from spec_trt.errors import BackendError
+from spec_trt.manifest import GraphFacts, TensorFacts
+from spec_trt.runtime.decode import decode
+from spec_trt.runtime.drafters.lookahead import LookaheadDrafter, LookaheadOptions
+from spec_trt.runtime.stats import Stats
+from spec_trt.runtime.target import Target
+from spec_trt.runtime.trt_session import TrtSession
+from tests.runtime.fake_session import FakeBinding, FakeSession, fake_facts
+from tests.runtime.fake_tensorrt import DataType, FakeEngine, FakeStream, fake_tensorrt
+from tests.runtime.fakes import FakeTarget
+
+FACTS = GraphFacts(file="x.engine", inputs=[TensorFacts(name="x", dtype="float32", shape=["nodes"])], outputs=[])
+
+
+def doubling(**changes):
+    def compute(inputs, outputs):
+        outputs["double"].copy_(inputs["x"] * 2)
+        outputs["square"].copy_(inputs["x"] ** 2)
+
+    settings: dict[str, Any] = {
+        "inputs": {"x": DataType.FLOAT},
+        "outputs": {"double": DataType.FLOAT, "square": DataType.FLOAT},
+        "profiles": [{"x": ((1,), (2,), (4,))}, {"x": ((0,), (8,), (16,))}],
+        "output_shapes": lambda shapes: {"double": shapes["x"], "square": shapes["x"]},
+        "compute": compute,
+    }
+    return FakeEngine(**settings | changes)
+
+
+@pytest.fixture
+def opened(tmp_path):
+    def make(engine, *, rtx=True, **options):
+        path = tmp_path / "x.engine"
+        path.write_bytes(b"engine")
+        stream = FakeStream()
+        library = fake_tensorrt({b"engine": engine}, rtx=rtx)
+        return TrtSession(path, "base", FACTS, library=library, stream=stream, **options), stream
+
+    return make
+
+
+def test_a_binding_reads_and_writes_the_tensors_themselves(opened):
+    session, stream = opened(doubling())
+    x, double, square = torch.tensor([1.0, 3.0]), torch.zeros(2), torch.zeros(2)
+    binding = session.bind({"x": x}, {"double": double, "square": square})
+    binding.run()
+    assert (double.tolist(), square.tolist()) == ([2, 6], [1, 9])
+    x.fill_(5)
+    binding.run()
+    assert square.tolist() == [25, 25]
+    assert stream.calls == ["run", "capture", "replay"]
+
+
+def test_without_cuda_graphs_every_run_is_an_ordinary_one(opened):
+    session, stream = opened(doubling(), cuda_graphs=False)
+    binding = session.bind({"x": torch.ones(2)}, {"double": torch.zeros(2)})
+    binding.run()
+    binding.run()
+    assert stream.calls == ["run", "run"]
+
+
+def test_every_binding_has_its_own_context_and_all_share_one_memory(opened):
+    engine = doubling()
+    session, _ = opened(engine)
+    for size in (1, 2, 3):
+        session.bind({"x": torch.ones(size)}, {"double": torch.zeros(size)})
+    assert len({context.memory for context in engine.contexts}) == 1
+    assert [context.shapes["x"] for context in engine.contexts] == [(1,), (2,), (3,)]
+    assert engine.contexts[0].memory[1] >= engine.device_memory_size_v2
+    assert len({id(context.config) for context in engine.contexts}) == 1
+
+
+def test_the_profile_is_chosen_by_shape(opened):
+    engine = doubling()
+    session, _ = opened(engine)
+    session.bind({"x": torch.ones(4)}, {})
+    session.bind({"x": torch.ones(5)}, {})
+    assert [context.profile for context in engine.contexts] == [0, 1]
+
+
+def test_outputs_that_no_one_reads_get_memory_for_the_largest_pass_once(opened):
+    engine = doubling()
+    session, _ = opened(engine)
+    for size in (1, 4, 3):
+        session.bind({"x": torch.ones(size)}, {"double": torch.zeros(size)}).run()
+    assert len({context.addresses["square"] for context in engine.contexts}) == 1
+
+
+def test_a_tensor_without_elements_has_an_address_all_the_same(opened):
+    session, _ = opened(doubling())
+    session.bind({"x": torch.ones(0)}, {"double": torch.zeros(0)}).run()
+
+
+@pytest.mark.parametrize(("cuda_graphs", "expected"), [(True, "EAGER"), (False, "LAZY")])
+def test_kernels_that_a_captured_graph_holds_are_not_replaced(opened, cuda_graphs, expected):
+    engine = doubling()
+    session, _ = opened(engine, cuda_graphs=cuda_graphs)
+    session.bind({"x": torch.ones(1)}, {})
+    config = engine.contexts[0].config
+    assert config.dynamic_shapes_kernel_specialization_strategy.name == expected
+    assert config.strategy.name == "USER_MANAGED"
+    assert config.cache is not None
+
+
+def test_tensorrt_itself_compiles_nothing_at_run_time(opened):
+    engine = doubling()
+    session, _ = opened(engine, rtx=False)
+    session.bind({"x": torch.ones(1)}, {})
+    assert engine.contexts[0].config.cache is None
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "words"),
+    [
+        ({"y": torch.ones(1)}, {}, "interface differs at x, y"),
+        ({"x": torch.ones(1)}, {"triple": torch.ones(1)}, "interface differs at triple"),
+        ({"x": torch.ones(1)}, {"x": torch.ones(1)}, "interface differs at x"),
+        ({"x": torch.ones(1, dtype=torch.float16)}, {}, "engine's x is torch.float32, found torch.float16: build it"),
+        ({"x": torch.ones(4)[::2]}, {}, "must be contiguous, found x with strides"),
+        ({"x": torch.ones(1, device="meta")}, {}, "must be on cpu, found x on meta"),
+        ({"x": torch.ones(17)}, {}, "'base' takes 1 to 4 nodes in decode, found 17: .* --max-nodes 17"),
+    ],
+)
+def test_what_does_not_fit_the_engine_is_refused_by_name(opened, inputs, outputs, words):
+    session, _ = opened(doubling())
+    with pytest.raises(BackendError, match=words):
+        session.bind(inputs, outputs)
+
+
+def test_a_file_that_the_library_refuses(tmp_path):
+    path = tmp_path / "other.engine"
+    path.write_bytes(b"damaged")
+    with pytest.raises(
+        BackendError, match=r"tensorrt_rtx can't load .*other.engine: \[fake\] magic tag does not match"
+    ):
+        TrtSession(path, "base", FACTS, library=fake_tensorrt({}), stream=FakeStream())
+
+
+def test_a_type_that_the_runtime_lacks(opened):
+    with pytest.raises(BackendError, match="a tensor of type FP8, expected one of FLOAT"):
+        opened(doubling(inputs={"x": DataType.FP8}))
+
+
+def test_a_pass_that_fails_says_why_in_one_line(opened):
+    engine = doubling()
+    session, _ = opened(engine)
+    binding = session.bind({"x": torch.ones(1)}, {})
+    engine.contexts[0].fails = True
+    with pytest.raises(BackendError, match=r"refuses a pass of 'base': \[fake\] \S+: something went wrong$"):
+        binding.run()
+
+
+def test_what_cuda_raises_becomes_one_line(opened):
+    def compute(_inputs, _outputs):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with TORCH_USE_CUDA_DSA")
+
+    session, _ = opened(doubling(compute=compute))
+    binding = session.bind({"x": torch.ones(1)}, {})
+    with pytest.raises(BackendError, match=r"^a pass failed: CUDA error: .* encountered Compile with"):
+        binding.run()
+
+
+def test_a_full_gpu_is_named(opened):
+    def compute(_inputs, _outputs):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+
+    session, _ = opened(doubling(compute=compute))
+    with pytest.raises(BackendError, match="GPU's memory is full; free some, or build again with a smaller"):
+        session.bind({"x": torch.ones(1)}, {}).run()
+
+
+MODEL = FakeTarget(vocab=16, order=3, period=5)
+NODES = 24
+
+
+def base_engine(*, past):
+    """The fake base graph of the other tests, behind the library's interface."""
+    session = FakeSession(MODEL.next_token)
+    layers = range(2)
+    buffers = [name(layer) for layer in layers for name in (names.past_key, names.past_value)]
+    rows = [name(layer) for layer in layers for name in (names.new_key, names.new_value)]
+    integers = [names.INPUT_IDS, names.POSITION_IDS, names.PAST_LENS, names.LOGITS_ROWS]
+    ranges = {
+        names.INPUT_IDS: ((1, 1), (1, 8), (1, NODES)),
+        names.POSITION_IDS: ((1, 1), (1, 8), (1, NODES)),
+        names.PAST_LENS: ((1,), (1,), (1,)),
+        names.LOGITS_ROWS: ((1, 0), (1, 8), (1, NODES)),
+        names.TREE_MASK: ((1, 1, 1), (1, 8, 8), (1, NODES, NODES)),
+    } | dict.fromkeys(buffers, ((1, 1, 1, 2), (1, 1, past, 2), (1, 1, past, 2)))
+
+    def output_shapes(shapes):
+        batch, nodes = shapes[names.INPUT_IDS]
+        row = (batch, shapes[names.LOGITS_ROWS][1])
+        per_layer = dict.fromkeys(rows, (batch, 1, nodes, 2))
+        return {
+            names.ARGMAX: row,
+            names.LOGITS: (*row, MODEL.vocab),
+            names.HIDDEN_STATES: (batch, nodes, 3),
+            **per_layer,
+        }
+
+    return FakeEngine(
+        inputs=dict.fromkeys(integers, DataType.INT64)
+        | {names.TREE_MASK: DataType.BOOL}
+        | dict.fromkeys(buffers, DataType.FLOAT),
+        outputs={names.ARGMAX: DataType.INT64}
+        | dict.fromkeys((names.LOGITS, names.HIDDEN_STATES, *rows), DataType.FLOAT),
+        profiles=[ranges],
+        output_shapes=output_shapes,
+        compute=lambda inputs, outputs: FakeBinding(session, dict(inputs), dict(outputs)).run(),
+    )
+
+
+@pytest.mark.parametrize("cuda_graphs", [True, False])
+def test_a_whole_generation_through_the_session(opened, cuda_graphs):
+    engine, prompt = base_engine(past=256), [1, 2, 3, 4, 5, 6, 7]
+    session, stream = opened(engine, cuda_graphs=cuda_graphs)
+    target = Target(session, fake_facts(), prefill_chunk=4)
+    drafter = LookaheadDrafter(LookaheadOptions(), vocab=MODEL.vocab, eos_ids=frozenset())
+    blocks = decode(prompt, target=target, drafter=drafter, max_new_tokens=60, stats=Stats())
+    assert [token for block in blocks for token in block] == MODEL.greedy(prompt, 60)
+    assert ("replay" in stream.calls) == cuda_graphs
+    assert sum(context.runs for context in engine.contexts) == stream.calls.count("run") + stream.calls.count("replay")
