@@ -57,7 +57,7 @@ def options(precision: str) -> dict[str, Any]:
 
 
 def head_options(precision: str) -> dict[str, Any]:
-    """The settings of a draft head's graph in an engine of this precision."""
+    """The settings of a draft head's graph of this precision."""
     return {"precision": "fp32"} if precision == "fp32" else {"precision": "int8", "block": _HEAD_BLOCK}
 
 
@@ -94,10 +94,10 @@ def quantizing_passes(precision: str, absmax: dict[str, np.ndarray]) -> list[ir.
 
 
 def quantizing_head_passes(name: str, precision: str) -> list[ir.passes.PassBase]:
-    """What a precision adds at the end of a draft head's graph, by the graph's name.
+    """What a head's precision adds at the end of its graph, by the graph's name.
 
-    int8 in an int4 engine too: a level of a draft has several nodes, which integer matmuls take at
-    the price of one, and 4-bit weights rounded without calibration would cost acceptance.
+    Whatever the base computes in: a level of a draft has several nodes, which integer matmuls take at the price of
+    one, and what rounding changes is how often a draft is right.
     """
     if precision == "fp32":
         return []
