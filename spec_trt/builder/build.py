@@ -6,45 +6,21 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import numpy as np
-import onnx_ir as ir
-
-import spec_trt
-from spec_trt import names
-from spec_trt.builder.calibration import calibration_fingerprint, calibration_tokens, measure_absmax
+from spec_trt.builder.backend import Backend, Job, Progress
 from spec_trt.builder.config import BuildConfig
-from spec_trt.builder.pipeline import (
-    apply_passes,
-    head_options,
-    lean_passes,
-    lower,
-    options,
-    quantizing_head_passes,
-    quantizing_passes,
-)
-from spec_trt.builder.smoke import smoke_test
-from spec_trt.errors import BuildError, ConfigError, ManifestError
-from spec_trt.files import atomic_directory, sha256
-from spec_trt.float32 import raise_to_float32
-from spec_trt.manifest import (
-    EngineFacts,
-    GraphFacts,
-    Manifest,
-    TensorFacts,
-    describe_files,
-    engine_facts,
-    load_manifest,
-    save_manifest,
-)
-from spec_trt.ort import onnxruntime_version
-from spec_trt.tokenizer import load_tokenizer
+from spec_trt.builder.ort_backend import OrtBackend
+from spec_trt.builder.tensorrt.backend import TensorRtBackend
+from spec_trt.errors import ConfigError, ManifestError
+from spec_trt.files import atomic_directory
+from spec_trt.manifest import EngineFacts, Manifest, describe_files, engine_facts, load_manifest, save_manifest
 
-__all__ = ["Built", "Progress", "build_engine"]
+__all__ = ["Built", "build_engine"]
 
-Progress = Callable[[str], object]
-
-_HALF = {"float16", "bfloat16"}
-_ALIGNMENT = 4096
+_BACKENDS: dict[str, Callable[[Job], Backend]] = {
+    "ort": OrtBackend,
+    "trt": TensorRtBackend,
+    "trt-rtx": TensorRtBackend,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,59 +40,30 @@ def build_engine(config: BuildConfig, progress: Progress = lambda _: None) -> Bu
 
     Raises:
         ManifestError: The bundle is missing or damaged.
-        ConfigError: The output is in the way.
-        BackendError: ONNX Runtime is missing or refuses the result.
-        BuildError: The graph is not one that the passes can work on.
+        ConfigError: The output is in the way, or the bundle can't be built with these settings.
+        BackendError: The back end's library is missing, can't build here, or refuses the result.
+        BuildError: A graph can't be made.
     """
     bundle = load_manifest(config.bundle, verify=config.verify)
     if bundle.engine is not None:
         raise ManifestError(f"{config.bundle} is an engine already: build from the bundle that `export` wrote")
-    facts = _engine_facts(config, bundle)
+    backend = _BACKENDS[config.backend](Job(config=config, bundle=bundle, progress=progress))
+    facts = backend.identify()
     found = _existing(config.out)
     if found == facts and (whole := _whole(config)) is not None:
         return Built(manifest=whole, fresh=False)
     _check_output(config, found, facts)
     with atomic_directory(config.out, replace=found is not None) as directory:
         _copy_tokenizer(config.bundle, bundle, directory)
-        graphs = {
-            name: _build_graph(_Job(config=config, bundle=bundle, out=directory, progress=progress), name)
-            for name in bundle.graphs
-        }
-        progress("check")
-        for graph in graphs.values():
-            smoke_test(directory / graph.file, bundle.model.vocab)
-        model = replace(bundle.model, dtype="fp32")
-        manifest = replace(bundle, model=model, graphs=graphs, engine=facts, files=describe_files(directory))
+        manifest = replace(
+            bundle,
+            graphs={name: backend.build_graph(name, directory) for name in bundle.graphs},
+            model=backend.engine_model(),
+            engine=facts,
+        )
+        manifest = replace(manifest, files=describe_files(directory))
         save_manifest(manifest, directory)
     return Built(manifest=manifest, fresh=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
-    """What building one graph needs to know."""
-
-    config: BuildConfig
-    bundle: Manifest
-    out: Path
-    progress: Progress
-
-
-def _engine_facts(config: BuildConfig, bundle: Manifest) -> EngineFacts:
-    """What identifies the engine to be: two builds with equal facts hold the same."""
-    settings = options(config.precision)
-    heads = {name: head_options(config.precision) for name in bundle.graphs if name != names.BASE}
-    if heads:
-        settings["heads"] = heads
-    if config.calibrated:
-        settings["calibration"] = calibration_fingerprint(config.calibration)
-    return EngineFacts(
-        backend="ort",
-        precision=config.precision,
-        library_version=onnxruntime_version(),
-        builder_version=spec_trt.__version__,
-        options=settings,
-        bundle_sha256=sha256(config.bundle / "manifest.json"),
-    )
 
 
 def _existing(out: Path) -> EngineFacts | None:
@@ -142,11 +89,18 @@ def _check_output(config: BuildConfig, found: EngineFacts | None, wanted: Engine
     if found is None:
         raise ConfigError(f"{config.out} exists and is no engine directory: choose another one, it is never replaced")
     if found != wanted and not config.force:
-        differing = [name for name, value in asdict(wanted).items() if getattr(found, name) != value]
         raise ConfigError(
-            f"{config.out} holds an engine with other {', '.join(differing)}: "
+            f"{config.out} holds an engine with other {', '.join(_differing(found, wanted))}: "
             "replace it with --force, or choose another directory"
         )
+
+
+def _differing(found: EngineFacts, wanted: EngineFacts) -> list[str]:
+    """The facts that two engines differ in, those of a TensorRT engine by their own names."""
+    pairs = [(asdict(found), asdict(wanted))]
+    if found.tensorrt is not None and wanted.tensorrt is not None:
+        pairs.append((pairs[0][0].pop("tensorrt"), pairs[0][1].pop("tensorrt")))
+    return [name for old, new in pairs for name, value in new.items() if old.get(name) != value]
 
 
 def _copy_tokenizer(source: Path, bundle: Manifest, directory: Path) -> None:
@@ -157,58 +111,3 @@ def _copy_tokenizer(source: Path, bundle: Manifest, directory: Path) -> None:
             target = directory / facts.path
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source / facts.path, target)
-
-
-def _build_graph(job: _Job, name: str) -> GraphFacts:
-    """Optimize, quantize and save one graph under the file name it had."""
-    graph = job.bundle.graphs[name]
-    job.progress(f"{name}: load")
-    model = _load(job.config.bundle / graph.file)
-    raise_to_float32(model)
-    for step in lean_passes():
-        job.progress(f"{name}: {type(step).__name__}")
-        apply_passes(model, [step])
-    steps = _quantizing_passes(job, name, model)
-    for step in steps:
-        job.progress(f"{name}: {type(step).__name__}")
-        apply_passes(model, [step])
-    job.progress(f"{name}: LowerAttention")
-    lower(model)
-    job.progress(f"{name}: save")
-    model.producer_name, model.producer_version = "spec-trt", spec_trt.__version__
-    ir.save(model, job.out / graph.file, external_data=f"{graph.file}.data", alignment=_ALIGNMENT)
-    return GraphFacts(file=graph.file, inputs=_raised(graph.inputs), outputs=_raised(graph.outputs))
-
-
-def _quantizing_passes(job: _Job, name: str, model: ir.Model) -> list[ir.passes.PassBase]:
-    """What the precision adds to a graph; the base's activations are measured for it."""
-    precision = job.config.precision
-    if name != names.BASE:
-        return quantizing_head_passes(name, precision)
-    absmax: dict[str, np.ndarray] = {}
-    if job.config.calibrated:
-        job.progress(f"{name}: calibrate")
-        absmax = _measure(job, model)
-    return quantizing_passes(precision, absmax)
-
-
-def _load(path: Path) -> ir.Model:
-    try:
-        return ir.load(path)
-    except Exception as error:  # protobuf and onnx-ir raise unrelated types
-        raise BuildError(
-            f"{path} can't be read as ONNX: {str(error).splitlines()[0]}; export the bundle again"
-        ) from error
-
-
-def _measure(job: _Job, model: ir.Model) -> dict[str, np.ndarray]:
-    copy = model.clone()
-    lower(copy)
-    tokenizer = load_tokenizer(job.config.bundle)
-    texts = calibration_tokens(tokenizer, job.bundle.model.vocab, job.config.calibration)
-    return measure_absmax(copy, texts)
-
-
-def _raised(tensors: list[TensorFacts]) -> list[TensorFacts]:
-    """The interface after `raise_to_float32`."""
-    return [replace(tensor, dtype="float32") if tensor.dtype in _HALF else tensor for tensor in tensors]

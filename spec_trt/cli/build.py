@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spec_trt.builder.config import BACKENDS, PRECISIONS, BuildConfig
+from spec_trt.builder.config import BACKENDS, HEAD_PRECISIONS, PRECISIONS, BuildConfig, TensorRtOptions
+from spec_trt.cli.tensorrt_options import tensorrt_options
+from spec_trt.errors import ConfigError
 
 if TYPE_CHECKING:
     from spec_trt.builder.evaluate import Evaluation
@@ -24,21 +26,26 @@ __all__ = ["command"]
 @click.option(
     "--precision",
     type=click.Choice(PRECISIONS),
-    default="fp32",
-    show_default=True,
-    help="fp32; int8, weights and activations (the fastest on a CPU); or int4, weights alone (the smallest).",
+    help="ort: fp32; int8, weights and activations (the fastest on a CPU); or int4, weights alone (the smallest).  "
+    "[default: fp32]",
+)
+@click.option(
+    "--head-precision",
+    type=click.Choice(HEAD_PRECISIONS),
+    help="ort: of the draft heads, which decide how many tokens are accepted, never which.  [default: int8]",
 )
 @click.option(
     "--calibration",
     type=click.Path(path_type=Path),
-    help="Text to measure activations on, for int8 and int4: JSON lines or plain text.  [default: a built-in text]",
+    help="ort: text to measure activations on, for int8 and int4; JSON lines or plain text.  [default: a built-in one]",
 )
 @click.option(
     "--eval",
     "eval_file",
     type=click.Path(path_type=Path),
-    help="Compare the engine with the bundle on this file's texts.  [default: no comparison]",
+    help="ort: compare the engine with the bundle on this file's texts.  [default: no comparison]",
 )
+@tensorrt_options
 @click.option("--force", is_flag=True, help="Replace an engine of other settings in OUT.  [default: refuse]")
 @click.option("--verify", is_flag=True, help="Check the hashes of the bundle's files too.  [default: sizes only]")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.  [default: text]")
@@ -46,9 +53,11 @@ def command(
     bundle: Path,
     out: Path,
     backend: str,
-    precision: str,
+    precision: str | None,
+    head_precision: str | None,
     calibration: Path | None,
     eval_file: Path | None,
+    tensorrt: TensorRtOptions,
     force: bool,
     verify: bool,
     as_json: bool,
@@ -62,10 +71,14 @@ def command(
         out=out,
         backend=backend,
         precision=precision,
+        head_precision=head_precision,
         calibration=calibration,
+        tensorrt=tensorrt,
         force=force,
         verify=verify,
     )
+    if eval_file is not None and backend != "ort":
+        raise ConfigError(f"--eval belongs to --backend ort, found {backend}: it runs the engine on the CPU")
     from spec_trt.builder.build import build_engine
     from spec_trt.texts import load_texts
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import spec_trt
-from spec_trt.builder import build as build_module
+from spec_trt.builder import ort_backend
 from spec_trt.builder.build import build_engine
 from spec_trt.builder.config import BuildConfig
 from spec_trt.errors import BackendError, BuildError, ConfigError, ManifestError
@@ -141,7 +141,7 @@ def test_interrupted_build_leaves_nothing(config, monkeypatch, error, tmp_path):
     def fail(*_):
         raise error
 
-    monkeypatch.setattr(build_module, "smoke_test", fail)
+    monkeypatch.setattr(ort_backend, "smoke_test", fail)
     with pytest.raises((KeyboardInterrupt, spec_trt.errors.SpecTrtError)):
         build_engine(config)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle"]
@@ -185,7 +185,7 @@ def test_bundle_without_tokenizer_is_calibrated_on_random_ids(config, family_bun
 
 
 @pytest.mark.parametrize(
-    "settings", [{"backend": "trt"}, {"precision": "fp8"}, {"precision": "fp32", "calibration": "x"}], ids=str
+    "settings", [{"backend": "openvino"}, {"precision": "fp8"}, {"precision": "fp32", "calibration": "x"}], ids=str
 )
 def test_settings_are_checked(settings, tmp_path):
     with pytest.raises(ConfigError):

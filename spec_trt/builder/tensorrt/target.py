@@ -1,0 +1,71 @@
+"""Which GPUs an engine is built for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spec_trt.errors import BackendError, ConfigError
+from spec_trt.tensorrt import import_tensorrt
+
+__all__ = ["Target", "accepted_compute_capabilities", "choose_target"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The GPUs that an engine is for.
+
+    Attributes:
+        compute_capabilities: Theirs, as `8.9`, in order.
+        at_hand: Whether it is the GPU of this machine, named by nobody.
+    """
+
+    compute_capabilities: list[str]
+    at_hand: bool
+
+
+def choose_target(backend: str, asked: Sequence[str] | None) -> Target:
+    """The GPUs that were asked for, or the one at hand.
+
+    Args:
+        backend: `trt` or `trt-rtx`.
+        asked: Compute capabilities; only TensorRT for RTX builds for a GPU that isn't there.
+
+    Raises:
+        ConfigError: The library does not build for one of them, or none was asked for and there is no GPU.
+        BackendError: TensorRT finds no GPU.
+    """
+    if not asked:
+        return Target(compute_capabilities=[_at_hand(backend)], at_hand=True)
+    accepted = accepted_compute_capabilities(backend)
+    refused = [capability for capability in asked if capability not in accepted]
+    if refused:
+        raise ConfigError(
+            f"TensorRT for RTX does not build for compute capability {', '.join(refused)}: "
+            f"it accepts {', '.join(accepted)}"
+        )
+    return Target(compute_capabilities=[capability for capability in accepted if capability in asked], at_hand=False)
+
+
+def accepted_compute_capabilities(backend: str) -> list[str]:
+    """Those that the installed library builds for without the GPU, in order.
+
+    Raises:
+        BackendError: It is not installed.
+    """
+    members = import_tensorrt(backend).ComputeCapability.__members__
+    numbers = sorted(int(name.removeprefix("SM")) for name in members if name.startswith("SM"))
+    return [f"{number // 10}.{number % 10}" for number in numbers]
+
+
+def _at_hand(backend: str) -> str:
+    import torch
+
+    if torch.cuda.is_available():
+        major, minor = torch.cuda.get_device_capability()
+        return f"{major}.{minor}"
+    if backend == "trt":
+        raise BackendError(
+            "TensorRT builds on the GPU that is to run the engine, and PyTorch finds none here: build on that machine, "
+            "or with --backend trt-rtx for an RTX GPU"
+        )
+    accepted = ", ".join(accepted_compute_capabilities(backend))
+    raise ConfigError(f"there is no GPU here to build for: name one with --compute-capability, of {accepted}")
