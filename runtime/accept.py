@@ -26,7 +26,7 @@ def accept_greedy(tree: Tree, argmax: NDArray[np.int64]) -> tuple[list[int], int
     path = [ROOT]
     while True:
         token = int(argmax[path[-1]])
-        child = tree.children[path[-1]].get(token)
+        child = tree.child(path[-1], token)
         if child is None:
             return path, token
         path.append(child)

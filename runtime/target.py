@@ -14,7 +14,7 @@ from spec_trt.runtime.bound_graph import BoundGraph
 from spec_trt.runtime.drafters.drafter import PassOutput
 from spec_trt.runtime.kv_cache import DTYPES, KVCache, Rows, on_host
 from spec_trt.runtime.session import Session
-from spec_trt.runtime.tree import Tree, TreeBuilder
+from spec_trt.runtime.tree import Topology, Tree, TreeBuilder
 
 __all__ = ["Target", "Verified"]
 
@@ -45,12 +45,21 @@ class _PassSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pass:
-    """The graph tied to the tensors of one pass size; `argmax` has no columns where nothing is projected."""
+    """The graph tied to the tensors of one pass size.
+
+    Attributes:
+        graph: The graph.
+        outputs: What is handed out beyond argmax.
+        argmax: [batch, nodes]; without columns where nothing is projected.
+        new_rows: The cache's.
+        written: Per sequence, the topology whose mask the inputs hold.
+    """
 
     graph: BoundGraph
     outputs: dict[str, Tensor]
     argmax: NDArray[np.int64]
     new_rows: Rows
+    written: list[Topology | None]
 
 
 class Target:
@@ -122,7 +131,7 @@ class Target:
             _PassSize(slot=slot, batch=len(trees), nodes=nodes, project=project, needs=frozenset(needs))
         )
         lengths = self.cache.lengths[slot : slot + len(trees)]
-        _write_pass(bound.graph.inputs, trees, lengths)
+        _write_pass(bound, trees, lengths)
         bound.graph.run()
         return Verified(outputs=_per_sequence(bound, trees, needs), new_rows=bound.new_rows)
 
@@ -146,7 +155,13 @@ class Target:
         )
         nothing = np.empty((size.batch, 0), dtype=np.int64)
         argmax = graph.outputs.get(names.ARGMAX, nothing)
-        return _Pass(graph=graph, outputs=outputs, argmax=argmax, new_rows=on_host(new_rows))
+        return _Pass(
+            graph=graph,
+            outputs=outputs,
+            argmax=argmax,
+            new_rows=on_host(new_rows),
+            written=[None] * size.batch,
+        )
 
     def _new_inputs(self, size: _PassSize) -> dict[str, Tensor]:
         batch, nodes, device = size.batch, size.nodes, self._session.device
@@ -181,20 +196,24 @@ def _chain(tokens: Sequence[int]) -> Tree:
     return builder.build()
 
 
-def _write_pass(arrays: dict[str, np.ndarray], trees: Sequence[Tree], lengths: np.ndarray) -> None:
+def _write_pass(bound: _Pass, trees: Sequence[Tree], lengths: np.ndarray) -> None:
     """Fill in what changes with every pass; padding nodes see themselves alone, at the root's position."""
-    nodes = arrays[names.INPUT_IDS].shape[1]
+    arrays = bound.graph.inputs
     arrays[names.PAST_LENS][:] = lengths
     for row, tree in enumerate(trees):
         size = len(tree)
         arrays[names.INPUT_IDS][row, :size] = tree.tokens
-        arrays[names.POSITION_IDS][row, :size] = lengths[row] + tree.depths
-        arrays[names.TREE_MASK][row, :size, :size] = tree.mask
-        if size < nodes:
-            arrays[names.INPUT_IDS][row, size:] = 0
-            arrays[names.POSITION_IDS][row, size:] = lengths[row]
-            arrays[names.TREE_MASK][row, :, size:] = False
-            arrays[names.TREE_MASK][row, size:] = np.eye(nodes, dtype=np.bool_)[size:]
+        arrays[names.POSITION_IDS][row] = lengths[row]
+        if size > 1:
+            arrays[names.POSITION_IDS][row, :size] += tree.depths
+        if bound.written[row] is not tree.topology:
+            _write_mask(arrays[names.TREE_MASK][row], tree)
+            bound.written[row] = tree.topology
+
+
+def _write_mask(mask: NDArray[np.bool_], tree: Tree) -> None:
+    mask[:] = np.eye(len(mask), dtype=np.bool_)
+    mask[: len(tree), : len(tree)] = tree.mask
 
 
 def _per_sequence(bound: _Pass, trees: Sequence[Tree], needs: Collection[str]) -> list[PassOutput]:

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spec_trt.errors import ConfigError
 
-__all__ = ["ROOT", "Tree", "TreeBuilder"]
+__all__ = ["ROOT", "Topology", "Tree", "TreeBuilder", "topology_of"]
 
 ROOT = 0
 
@@ -17,62 +17,100 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, kw_only=True)
+class Topology:
+    """What a tree's parents alone decide. Trees of one shape share it: see `topology_of`.
+
+    Attributes:
+        parents: [nodes] int64; `parents[i] < i`, the root's is -1.
+        depths: [nodes] int64: distance from the root; position id = root's position + depth.
+        children: For each node, its children.
+
+    Raises:
+        ConfigError: There is no such tree.
+    """
+
+    def __init__(self, parents: Sequence[int]) -> None:
+        if not parents or parents[0] != -1 or any(not 0 <= parent < node for node, parent in _below_root(parents)):
+            raise ConfigError(f"a parent must come before its node, the root's is -1: found {list(parents)}")
+        depths = [0]
+        self.children: list[list[int]] = [[] for _ in parents]
+        for node, parent in _below_root(parents):
+            depths.append(depths[parent] + 1)
+            self.children[parent].append(node)
+        self.parents, self.depths = _constant(parents), _constant(depths)
+
+    @cached_property
+    def mask(self) -> BoolArray:
+        """[nodes, nodes] bool: row i is true at i and at its ancestors."""
+        mask = np.eye(len(self.parents), dtype=np.bool_)
+        for node, parent in _below_root(self.parents.tolist()):
+            mask[node, :node] = mask[parent, :node]
+        mask.flags.writeable = False
+        return mask
+
+
+@lru_cache(maxsize=256)
+def topology_of(parents: tuple[int, ...]) -> Topology:
+    """The topology of some parents: most methods draft the same few shapes over and over."""
+    return Topology(parents)
+
+
+def _below_root(parents: Sequence[int]) -> "enumerate[int]":
+    return enumerate(parents[1:], start=1)
+
+
+def _constant(numbers: Sequence[int]) -> IntArray:
+    array = np.array(numbers, dtype=np.int64)
+    array.flags.writeable = False
+    return array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
     """A token tree in topological order. Node 0 is the root: the newest token, not yet run.
 
     Attributes:
-        tokens: [nodes] int64.
-        parents: [nodes] int64; `parents[i] < i`, the root's is -1. Siblings have distinct tokens.
+        tokens: [nodes] int64; siblings have distinct ones.
+        topology: How they hang together.
 
     Raises:
-        ConfigError: The arrays do not describe such a tree.
+        ConfigError: There are not as many tokens as nodes, or siblings are equal.
     """
 
     tokens: IntArray
-    parents: IntArray
+    topology: Topology
 
     def __post_init__(self) -> None:
-        if self.tokens.shape != self.parents.shape or self.tokens.ndim != 1 or not len(self.tokens):
+        if self.tokens.shape != self.topology.parents.shape:
             raise ConfigError(
-                f"a tree needs as many tokens as parents, at least one of each: "
-                f"found shapes {self.tokens.shape} and {self.parents.shape}"
+                f"a tree needs as many tokens as parents: found shapes {self.tokens.shape} and "
+                f"{self.topology.parents.shape}"
             )
-        tokens, parents = self.tokens.tolist(), self.parents.tolist()
-        if parents[0] != -1 or any(not 0 <= parent < node for node, parent in enumerate(parents[1:], start=1)):
-            raise ConfigError(f"a parent must come before its node, the root's is -1: found {parents}")
-        if len(set(zip(parents, tokens, strict=True))) != len(tokens):
+        edges = zip(self.topology.parents.tolist(), self.tokens.tolist(), strict=True)
+        if len(self) > 2 and len(set(edges)) < len(self):  # two nodes have no siblings
             raise ConfigError("siblings must have distinct tokens: insert drafts through TreeBuilder")
 
     def __len__(self) -> int:
         return len(self.tokens)
 
-    @cached_property
+    @property
+    def parents(self) -> IntArray:
+        """See `Topology`."""
+        return self.topology.parents
+
+    @property
     def depths(self) -> IntArray:
-        """[nodes] int64: distance from the root; position id = root's position + depth."""
-        depths = [0]
-        for parent in self.parents[1:].tolist():
-            depths.append(depths[parent] + 1)
-        return np.array(depths, dtype=np.int64)
+        """See `Topology`."""
+        return self.topology.depths
 
-    @cached_property
+    @property
     def mask(self) -> BoolArray:
-        """[nodes, nodes] bool: row i is true at i and at its ancestors."""
-        mask = np.zeros((len(self), len(self)), dtype=np.bool_)
-        for node, parent in enumerate(self.parents.tolist()):
-            mask[node, :node] = mask[parent, :node]
-            mask[node, node] = True
-        return mask
+        """See `Topology`."""
+        return self.topology.mask
 
-    @cached_property
-    def children(self) -> list[dict[int, int]]:
-        """For each node, its children by token."""
-        children: list[dict[int, int]] = [{} for _ in range(len(self))]
-        edges = zip(self.parents.tolist(), self.tokens.tolist(), strict=True)
-        for node, (parent, token) in enumerate(edges):
-            if node != ROOT:
-                children[parent][token] = node
-        return children
+    def child(self, node: int, token: int) -> int | None:
+        """The child of a node that holds a token, if there is one."""
+        return next((child for child in self.topology.children[node] if self.tokens[child] == token), None)
 
     def path(self, node: int) -> list[int]:
         """The nodes from the root to `node`, both included."""
@@ -115,4 +153,4 @@ class TreeBuilder:
 
     def build(self) -> Tree:
         """The tree as it stands."""
-        return Tree(tokens=np.array(self._tokens, dtype=np.int64), parents=np.array(self._parents, dtype=np.int64))
+        return Tree(tokens=np.array(self._tokens, dtype=np.int64), topology=topology_of(tuple(self._parents)))

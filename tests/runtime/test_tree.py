@@ -4,11 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spec_trt.errors import ConfigError
-from spec_trt.runtime.tree import ROOT, Tree, TreeBuilder
+from spec_trt.runtime.tree import ROOT, Tree, TreeBuilder, topology_of
 
 
 def make_tree(tokens: list[int], parents: list[int]) -> Tree:
-    return Tree(tokens=np.array(tokens, dtype=np.int64), parents=np.array(parents, dtype=np.int64))
+    return Tree(tokens=np.array(tokens, dtype=np.int64), topology=topology_of(tuple(parents)))
 
 
 @st.composite
@@ -40,9 +40,10 @@ def test_arrays_have_the_documented_types(tree: Tree):
 
 @given(trees())
 def test_children_are_the_nodes_by_parent_and_token(tree: Tree):
-    edges = [(parent, token, node) for parent, children in enumerate(tree.children) for token, node in children.items()]
-    expected = [(int(tree.parents[node]), int(tree.tokens[node]), node) for node in range(len(tree)) if node != ROOT]
-    assert sorted(edges) == sorted(expected)
+    expected = {(int(tree.parents[node]), int(tree.tokens[node])): node for node in range(len(tree)) if node != ROOT}
+    for parent in range(len(tree)):
+        for token in range(4):
+            assert tree.child(parent, token) == expected.get((parent, token))
 
 
 @given(st.lists(st.lists(st.integers(0, 2), max_size=5), max_size=8))
@@ -68,7 +69,7 @@ def test_a_builder_can_grow_after_building():
 @pytest.mark.parametrize(
     ("tokens", "parents", "message"),
     [
-        ([], [], "at least one"),
+        ([], [], "a parent must come before"),
         ([1, 2], [-1], "as many tokens as parents"),
         ([1], [0], "a parent must come before"),
         ([1, 2], [-1, 1], "a parent must come before"),
@@ -84,3 +85,12 @@ def test_arrays_that_are_no_tree_are_refused(tokens: list[int], parents: list[in
 
 def test_equal_tokens_under_different_parents_are_fine():
     assert make_tree([1, 2, 2], [-1, 0, 1]).depths.tolist() == [0, 1, 2]
+
+
+def test_trees_of_one_shape_share_what_the_shape_decides():
+    first, second = make_tree([1, 2, 3], [-1, 0, 0]), make_tree([4, 5, 6], [-1, 0, 0])
+    assert first.topology is second.topology
+    assert first.topology is not make_tree([1, 2, 3], [-1, 0, 1]).topology
+    for array in (first.mask, first.depths, first.parents):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 0
