@@ -8,6 +8,8 @@ from spec_trt.errors import ManifestError, PromptError
 
 __all__ = ["Tokenizer", "load_tokenizer"]
 
+Decode = Callable[[list[int]], str]
+
 _FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
 
 
@@ -64,18 +66,40 @@ class Tokenizer:
         return self._decode(list(token_ids))
 
 
-def _decoder(tokenizer: Any) -> Callable[[list[int]], str]:  # noqa: ANN401 - transformers has no types
+def _decoder(tokenizer: Any) -> Decode:  # noqa: ANN401 - transformers has no types
     """The tokenizer's own decoding, without special tokens.
 
     Straight from the library behind it where there is one: every pass decodes, and what transformers does
     around it takes longer than the decoding.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is not None:
-        return lambda token_ids: str(backend.decode(token_ids, skip_special_tokens=True))
-    return lambda token_ids: str(
-        tokenizer.decode(token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    )
+    if backend is None:
+        return lambda token_ids: str(
+            tokenizer.decode(token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        )
+
+    def decode(token_ids: list[int]) -> str:
+        return str(backend.decode(token_ids, skip_special_tokens=True))
+
+    return _RememberingDecoder(decode) if type(backend.decoder).__name__ == "ByteLevel" else decode
+
+
+class _RememberingDecoder:
+    """Decodes where every token stands for bytes, whatever its neighbours: only a character may span several."""
+
+    def __init__(self, decode: Decode) -> None:
+        self._decode = decode
+        self._texts: dict[int, str] = {}
+
+    def __call__(self, token_ids: list[int]) -> str:
+        texts = [self._text(token) for token in token_ids]
+        return self._decode(token_ids) if any("\ufffd" in text for text in texts) else "".join(texts)
+
+    def _text(self, token: int) -> str:
+        text = self._texts.get(token)
+        if text is None:
+            text = self._texts[token] = self._decode([token])
+        return text
 
 
 def load_tokenizer(directory: Path) -> Tokenizer | None:

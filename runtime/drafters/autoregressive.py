@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spec_trt.runtime.tree import Tree, TreeBuilder
+import numpy as np
+
+from spec_trt.runtime.tree import Tree, topology_of
 
 if TYPE_CHECKING:
     from spec_trt.runtime.drafters.drafter import PassOutput
@@ -31,7 +33,7 @@ class AutoregressiveDrafter:
 
     def propose(self, max_depth: int) -> Tree:
         """The root alone."""
-        return TreeBuilder(self._root).build()
+        return Tree(tokens=np.array([self._root]), topology=topology_of((-1,)))
 
     def observe(self, tree: Tree, out: "PassOutput", path: Sequence[int], extra: int) -> None:
         """The extra token is the next root."""
