@@ -12,15 +12,14 @@ from torch import Tensor
 
 from spec_trt import names
 from spec_trt.errors import ConfigError, ManifestError, PromptError
-from spec_trt.manifest import EngineFacts, Manifest, load_manifest
-from spec_trt.ort import onnxruntime_version
+from spec_trt.manifest import Manifest, load_manifest
+from spec_trt.runtime.backend import open_backend
 from spec_trt.runtime.decode import decode
 from spec_trt.runtime.detokenizer import Detokenizer
 from spec_trt.runtime.drafters import NO_HEADS, available_methods, make_drafter
 from spec_trt.runtime.drafters.drafter import Drafter
 from spec_trt.runtime.drafters.heads import Heads
 from spec_trt.runtime.head_loader import load_heads
-from spec_trt.runtime.ort_session import OrtSession
 from spec_trt.runtime.stats import Stats
 from spec_trt.runtime.stop import Emission, FinishReason, StopChecker
 from spec_trt.runtime.target import Target
@@ -115,34 +114,45 @@ class Engine:
 
     @classmethod
     def load(
-        cls, path: Path | str, *, device: str = "cpu", threads: int | None = None, verify: bool = False
+        cls,
+        path: Path | str,
+        *,
+        device: str | None = None,
+        threads: int | None = None,
+        verify: bool = False,
+        cuda_graphs: bool = True,
     ) -> "Engine":
-        """Load an engine directory.
+        """Load an engine directory; its manifest says what runs it.
 
         Args:
             path: What `spec-trt build` wrote.
-            device: `cpu` or `cuda`.
-            threads: Threads inside one operator; as many as there are cores when None.
+            device: `cpu` or `cuda`; when None, the CPU, or the GPU for an engine of TensorRT's.
+            threads: Threads inside one operator on a CPU; as many as there are cores when None.
             verify: Whether to check every file's hash, not only its size.
+            cuda_graphs: Whether a TensorRT engine's passes are captured as CUDA graphs and replayed.
 
         Raises:
-            ManifestError: The directory is damaged, is a bundle, or was built for another library.
-            BackendError: The back end is not installed, or refuses the graph.
+            ManifestError: The directory is damaged, is a bundle, or was built for another library, plugin or GPU.
+            BackendError: The back end is not installed, there is no GPU for it, or it refuses the graph.
+            ConfigError: It does not run on the device.
         """
         directory = Path(path)
         manifest = load_manifest(directory, verify=verify)
-        _check_engine(directory, manifest.engine)
-
-        def open_graph(name: str) -> OrtSession:
-            return OrtSession(directory / _graph_file(manifest, name), device=device, threads=threads)
-
-        target = Target(open_graph(names.BASE), manifest.model)
-        return cls(manifest, target, directory, load_heads(manifest, open_graph))
+        backend = open_backend(directory, manifest, device=device, threads=threads, cuda_graphs=cuda_graphs)
+        target = Target(backend.open(names.BASE), manifest.model)
+        return cls(manifest, target, directory, load_heads(manifest, backend))
 
     @property
     def methods(self) -> list[str]:
         """The methods that this engine can run: those that need no draft head, or one that it has."""
         return available_methods(self._heads)
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of a sequence at the most, prompt included: the model's context, or what the engine was built for."""
+        built = self.manifest.engine.tensorrt if self.manifest.engine else None
+        longest = self.manifest.model.max_positions
+        return longest if built is None else min(longest, built.max_length)
 
     @property
     def precision(self) -> str:
@@ -204,7 +214,7 @@ class Engine:
             detokenizer=Detokenizer(self._optional_tokenizer.decode if self._optional_tokenizer else _no_text),
             eos_ids=eos_ids,
             stop=config.stop,
-            max_new_tokens=min(config.max_new_tokens, model.max_positions - len(token_ids)),
+            max_new_tokens=min(config.max_new_tokens, self.max_length - len(token_ids)),
         )
         return Generation(self._emissions(token_ids, drafter, stopper, stats), stats)
 
@@ -230,10 +240,14 @@ class Engine:
         model = self.manifest.model
         if not token_ids:
             raise PromptError("the prompt is empty: expected at least one token")
-        if len(token_ids) >= model.max_positions:
+        if len(token_ids) >= self.max_length:
+            built = self.max_length < model.max_positions
+            holds, remedy = (
+                ("engine", ", or build it again with a larger --max-length") if built else ("model's context", "")
+            )
             raise PromptError(
-                f"the prompt has {len(token_ids)} tokens, the model's context holds {model.max_positions} and needs "
-                "room for at least one more: shorten the prompt"
+                f"the prompt has {len(token_ids)} tokens, the {holds} holds {self.max_length} and needs room for at "
+                f"least one more: shorten the prompt{remedy}"
             )
         outside = [token for token in token_ids if not 0 <= token < model.vocab]
         if outside:
@@ -275,25 +289,3 @@ def _is_unicode(text: str) -> bool:
 def _no_text(token_ids: Sequence[int]) -> str:  # noqa: ARG001 - a tokenizer's signature
     """What token ids decode to without a tokenizer."""
     return ""
-
-
-def _graph_file(manifest: Manifest, name: str) -> str:
-    if name not in manifest.graphs:
-        raise ManifestError(
-            f"the engine's manifest names a draft head but no graph {name!r}: export and build it again"
-        )
-    return manifest.graphs[name].file
-
-
-def _check_engine(directory: Path, facts: EngineFacts | None) -> None:
-    """Refuse what this installation can't run."""
-    if facts is None:
-        raise ManifestError(f"{directory} is a bundle, not an engine: run `spec-trt build {directory} ENGINE`")
-    if facts.backend != "ort":
-        raise ManifestError(f"{directory} was built for {facts.backend}; this runtime runs ort: build it again")
-    found = onnxruntime_version()
-    if found.split(".")[:2] != facts.library_version.split(".")[:2]:
-        raise ManifestError(
-            f"{directory} was built for ONNX Runtime {facts.library_version}, found {found}: "
-            "build it again with `spec-trt build`"
-        )

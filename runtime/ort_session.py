@@ -56,6 +56,7 @@ class OrtBinding:
     def __init__(self, session: Any, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:  # noqa: ANN401 - onnxruntime has no types
         self._session = session
         self._tensors = [*inputs.values(), *outputs.values()]
+        self._on_gpu = any(tensor.is_cuda for tensor in self._tensors)
         self._io = session.io_binding()
         for name, tensor in inputs.items():
             self._io.bind_input(name, *_address(tensor))
@@ -63,7 +64,9 @@ class OrtBinding:
             self._io.bind_output(name, *_address(tensor))
 
     def run(self) -> None:
-        """Run the graph; see `Binding.run`."""
+        """Run the graph; see `Binding.run`. On a GPU, ONNX Runtime's own stream waits for no other."""
+        if self._on_gpu:
+            torch.cuda.current_stream().synchronize()
         try:
             self._session.run_with_iobinding(self._io)
         except Exception as error:  # ONNX Runtime raises its own, unrelated types

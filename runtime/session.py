@@ -15,6 +15,8 @@ class Binding(Protocol):
     def run(self) -> None:
         """Run the graph once: read the bound inputs, fill the bound outputs.
 
+        On a GPU this is in order with the current CUDA stream, and may return before it is done.
+
         Raises:
             BackendError: The library failed.
         """

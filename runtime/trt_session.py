@@ -33,6 +33,7 @@ class TrtSession:
         library: What `import_tensorrt` gave; the plugins that the engine needs are registered with it.
         stream: Where to run it.
         cuda_graphs: Whether a binding is captured on its first run and replayed after that.
+        keep_alive: What must live as long as the session does: the plugins' registration.
 
     Raises:
         BackendError: The library refuses the file, or the GPU's memory is too small.
@@ -47,8 +48,9 @@ class TrtSession:
         library: ModuleType,
         stream: Stream,
         cuda_graphs: bool = True,
+        keep_alive: object = None,
     ) -> None:
-        self.device = stream.device
+        self.device, self._keep_alive = stream.device, keep_alive
         self._graph, self._library, self._stream, self._cuda_graphs = graph, library, stream, cuda_graphs
         self._dimensions = {tensor.name: tensor.shape for tensor in facts.inputs}
         self._log = error_log(library)

@@ -49,7 +49,7 @@ def command(
     turns: str,
     as_json: bool,
     threads: int | None,
-    device: str,
+    device: str | None,
     verify: bool,
 ) -> None:
     """Run methods side by side, beside plain decoding, with the engine in the directory ENGINE.

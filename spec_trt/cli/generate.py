@@ -35,7 +35,7 @@ def command(
     stop: tuple[str, ...],
     as_json: bool,
     threads: int | None,
-    device: str,
+    device: str | None,
     verify: bool,
 ) -> None:
     """Generate from a prompt with the engine in the directory ENGINE.

@@ -25,7 +25,9 @@ def runtime_options(command: Decorated) -> Decorated:
         help="Threads inside one operator.  [default: the number of cores]",
     )
     device = click.option(
-        "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to run."
+        "--device",
+        type=click.Choice(["cpu", "cuda"]),
+        help="Where to run.  [default: cpu, or the GPU for an engine of TensorRT's]",
     )
     verify = click.option(
         "--verify", is_flag=True, help="Check the hashes of the engine's files too, not only their sizes."
