@@ -17,7 +17,7 @@ from spec_trt.runtime.session import Session
 
 __all__ = ["DraftModel", "DraftStep"]
 
-Tokens = Sequence[int] | NDArray[np.int64]
+Numbers = Sequence[int] | NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,12 +101,12 @@ class DraftModel:
             self.cache.commit(bound.new_rows, [range(len(chosen))])
         return self._last_row(bound)
 
-    def expand(self, step: DraftStep, rows: NDArray[np.int64], tokens: Tokens) -> DraftStep:
+    def expand(self, step: DraftStep, rows: Numbers, tokens: Numbers) -> DraftStep:
         """Draft behind some of the tokens that the newest step predicted.
 
         Args:
             step: The newest step, or that of the newest `extend` to begin again.
-            rows: [nodes] int64: of each token, the row of the step that predicted it.
+            rows: [nodes]: of each token, the row of the step that predicted it.
             tokens: [nodes]: the tokens.
 
         Returns:
@@ -129,7 +129,7 @@ class DraftModel:
             visible=visible,
         )
 
-    def _run(self, bound: "_Pass", tokens: Tokens, positions: int | NDArray[np.int64]) -> None:
+    def _run(self, bound: "_Pass", tokens: Numbers, positions: int | NDArray[np.int64]) -> None:
         inputs = bound.graph.inputs
         inputs[names.INPUT_IDS][0] = tokens
         inputs[names.POSITION_IDS][0] = positions

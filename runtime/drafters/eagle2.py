@@ -1,10 +1,8 @@
 """EAGLE-2: a dynamic tree of the tokens that the draft model itself finds likeliest."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-
-import numpy as np
-from numpy.typing import NDArray
 
 from spec_trt.runtime.drafters.options import check_integer
 from spec_trt.runtime.tree import ROOT, TreeBuilder
@@ -36,30 +34,31 @@ class Eagle2Options:
         check_integer("total_tokens", self.total_tokens, at_least=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Candidates:
-    """Drafted nodes, parents first.
+    """Drafted nodes, parents first: lists, which are quicker to go through than arrays of a few numbers.
 
     Attributes:
-        tokens: [candidates] int64.
-        parents: [candidates] int64: the parent's index, -1 for the root.
-        scores: [candidates] float32: summed log-probabilities from the root on.
+        tokens: [candidates].
+        parents: [candidates]: the parent's index, -1 for the root.
+        scores: [candidates]: summed log-probabilities from the root on.
     """
 
-    tokens: NDArray[np.int64]
-    parents: NDArray[np.int64]
-    scores: NDArray[np.float32]
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def and_then(self, level: "Candidates") -> "Candidates":
-        """These and a further level."""
-        return Candidates(
-            tokens=np.concatenate([self.tokens, level.tokens]),
-            parents=np.concatenate([self.parents, level.parents]),
-            scores=np.concatenate([self.scores, level.scores]),
-        )
+    def add_level(self, step: "DraftStep", parents: Sequence[int], top_k: int) -> None:
+        """Add what a step predicts behind some nodes; a log-probability that rounding has made positive counts as 0."""
+        log_probs = step.log_probs[:, :top_k].tolist()
+        for parent, tokens, added in zip(parents, step.token_ids[:, :top_k].tolist(), log_probs, strict=True):
+            score = self.scores[parent] if parent >= 0 else 0.0
+            self.tokens.extend(tokens)
+            self.parents.extend([parent] * len(tokens))
+            self.scores.extend(score + min(log_prob, 0.0) for log_prob in added)
 
 
 class DynamicGrower:
@@ -77,55 +76,48 @@ class DynamicGrower:
 
     def grow(self, builder: TreeBuilder, step: "DraftStep", max_depth: int) -> None:
         """Draft a tree of the likeliest nodes; see `Grower.grow`."""
-        found = self._behind(step, np.array([-1]), np.zeros(1, dtype=np.float32))
-        newest = 0
+        found, newest = Candidates(), 0
+        found.add_level(step, [-1], self._top_k)
         for _ in range(min(self._options.depth, max_depth - 1)):
             beam = self._beam(found, newest)
             if not self._may_grow(found, beam):
                 break
-            step = self._model.expand(step, (beam - newest) // self._top_k, found.tokens[beam])
-            newest, found = len(found), found.and_then(self._behind(step, beam, found.scores[beam]))
+            rows = [(index - newest) // self._top_k for index in beam]
+            step = self._model.expand(step, rows, [found.tokens[index] for index in beam])
+            newest = len(found)
+            found.add_level(step, beam, self._top_k)
         self._insert(builder, found)
 
-    def _behind(self, step: "DraftStep", parents: NDArray[np.int64], scores: NDArray[np.float32]) -> Candidates:
-        """The level behind some nodes; a log-probability that rounding has made positive counts as 0."""
-        log_probs = np.minimum(step.log_probs[:, : self._top_k], 0)
-        return Candidates(
-            tokens=step.token_ids[:, : self._top_k].ravel(),
-            parents=parents.repeat(self._top_k),
-            scores=(scores[:, None] + log_probs).ravel(),
-        )
-
-    def _beam(self, found: Candidates, newest: int) -> NDArray[np.int64]:
+    def _beam(self, found: Candidates, newest: int) -> list[int]:
         """The newest level's likeliest nodes that something can follow."""
-        order = newest + np.argsort(-found.scores[newest:], kind="stable")
-        pairs = zip(order.tolist(), found.tokens[order].tolist(), strict=True)
-        open_ones = [index for index, token in pairs if token not in self._eos_ids]
-        return np.array(open_ones[: self._top_k], dtype=np.int64)
+        open_ones = [index for index in range(newest, len(found)) if found.tokens[index] not in self._eos_ids]
+        return sorted(open_ones, key=lambda index: -found.scores[index])[: self._top_k]
 
-    def _may_grow(self, found: Candidates, beam: NDArray[np.int64]) -> bool:
+    def _may_grow(self, found: Candidates, beam: Sequence[int]) -> bool:
         """Whether something behind the beam could be kept: it scores no higher, and ties go to the earlier."""
         kept = self._kept(found)
         has_room = len(kept) < self._options.total_tokens - 1
-        return len(beam) > 0 and (has_room or bool(found.scores[beam[0]] > found.scores[kept].min(initial=0)))
+        return bool(beam) and (
+            has_room or found.scores[beam[0]] > min((found.scores[index] for index in kept), default=0.0)
+        )
 
-    def _kept(self, found: Candidates) -> NDArray[np.int64]:
+    def _kept(self, found: Candidates) -> list[int]:
         return rerank(found.scores, self._options.total_tokens - 1)
 
     def _insert(self, builder: TreeBuilder, found: Candidates) -> None:
         nodes = {-1: ROOT}
-        for index in self._kept(found).tolist():
-            nodes[index] = builder.add(nodes[int(found.parents[index])], int(found.tokens[index]))
+        for index in self._kept(found):
+            nodes[index] = builder.add(nodes[found.parents[index]], found.tokens[index])
 
 
-def rerank(scores: NDArray[np.float32], count: int) -> NDArray[np.int64]:
+def rerank(scores: Sequence[float], count: int) -> list[int]:
     """The best-scored candidates, ties to the earlier, so that a parent outranks its children.
 
     Args:
-        scores: [candidates] float32, level by level, none above its parent's.
+        scores: [candidates], level by level, none above its parent's.
         count: How many are wanted.
 
     Returns:
-        Their indices in ascending order: [min(count, candidates)] int64.
+        [min(count, candidates)] of their indices, ascending.
     """
-    return np.sort(np.argsort(-scores, kind="stable")[:count])
+    return sorted(sorted(range(len(scores)), key=lambda index: -scores[index])[:count])

@@ -65,7 +65,7 @@ def reference(draft, *, max_depth, eos_ids, depth, top_k, total_tokens):
         beam = [item for item in sorted(levels[-1], key=lambda item: -item[0]) if item[1][-1] not in eos_ids][:top_k]
         levels.append(
             [
-                (np.float32(score) + np.float32(added), (*path, token))
+                (score + added, (*path, token))
                 for score, path in beam
                 for token, added in list(zip(*draft.candidates(path), strict=True))[:top_k]
             ]
@@ -103,9 +103,9 @@ def test_reranking_keeps_the_parent_of_whatever_it_keeps(drawn, count):
     parents: list[int] = []
     for index, (parent, log_prob) in enumerate(drawn):
         parents.append(parent % (index + 1) - 1)
-        above = np.float32(0) if parents[-1] < 0 else scores[parents[-1]]
-        scores.append(above + np.float32(log_prob))
-    kept = rerank(np.array(scores, dtype=np.float32), count).tolist()
+        above = 0.0 if parents[-1] < 0 else scores[parents[-1]]
+        scores.append(above + log_prob)
+    kept = rerank(scores, count)
     assert len(kept) == min(count, len(drawn))
     assert kept == sorted(set(kept))
     assert all(parents[index] in kept for index in kept if parents[index] >= 0)
@@ -116,7 +116,7 @@ def test_reranking_keeps_the_parent_of_whatever_it_keeps(drawn, count):
 
 
 def test_ties_go_to_the_earlier_level_and_the_lower_index():
-    assert rerank(np.array([-1, -1, -1, -0.5, -1], dtype=np.float32), 3).tolist() == [0, 1, 3]
+    assert rerank([-1, -1, -1, -0.5, -1], 3) == [0, 1, 3]
 
 
 def test_a_level_that_can_no_longer_matter_is_not_drafted():
