@@ -42,7 +42,7 @@ class KVCache:
     """
 
     def __init__(
-        self, facts: ModelFacts, *, batch: int = 1, step: int = 32, device: torch.device | str = "cpu"
+        self, facts: ModelFacts, *, batch: int = 1, step: int = 64, device: torch.device | str = "cpu"
     ) -> None:
         if batch < 1 or step < 1:
             raise ConfigError(f"a cache needs batch >= 1 and step >= 1, found {batch} and {step}")

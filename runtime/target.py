@@ -80,7 +80,7 @@ class Target:
         *,
         batch: int = 1,
         prefill_chunk: int = 64,
-        cache_step: int = 32,
+        cache_step: int = 64,
     ) -> None:
         self.facts = facts
         self.cache = KVCache(facts, batch=batch, step=cache_step, device=session.device)
