@@ -1,5 +1,6 @@
 """The KV cache: one allocation, per-layer views for the graphs, and commits of accepted rows alone."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,9 @@ __all__ = ["DTYPES", "KVCache", "Rows", "on_host"]
 
 Rows = Tensor | NDArray[Any]
 """Rows of a cache: a tensor, or `on_host` of one, which takes no detour through PyTorch to read."""
+
+_ROOM = 1.5
+"""Memory taken over memory asked for: the buffer grows within it, as new memory is slow to touch first."""
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -47,10 +51,12 @@ class KVCache:
         if batch < 1 or step < 1:
             raise ConfigError(f"a cache needs batch >= 1 and step >= 1, found {batch} and {step}")
         self._step = step
-        shape = (2 * facts.layers, batch, facts.kv_heads, step, facts.head_dim)
-        self._hold(_allocate(shape, DTYPES[facts.dtype], torch.device(device)).zero_())
+        self._blocks, self._head_dim = (2 * facts.layers, batch, facts.kv_heads), facts.head_dim
+        self._storage = torch.empty(0, dtype=DTYPES[facts.dtype], device=device)
+        self._show(0)
         self.lengths: NDArray[np.int64] = np.zeros(batch, dtype=np.int64)
         self.tentative: NDArray[np.int64] = np.zeros(batch, dtype=np.int64)
+        self._resize(step)
 
     @property
     def capacity(self) -> int:
@@ -91,18 +97,32 @@ class KVCache:
         return max(1, -(-rows // step)) * step
 
     def _resize(self, capacity: int) -> None:
-        """Move to a buffer of another size, its unused rows zeros.
+        """Lay the rows out for another capacity, in the same memory where that has room.
 
-        Attention gives rows it does not see weight 0, so they must at least be finite.
+        Attention gives rows it does not see weight 0, so they must at least be finite: memory begins as zeros.
         """
-        kept, earlier = min(capacity, self.capacity), self._host
-        shape = (*self.buffer.shape[:3], capacity, self.buffer.shape[4])
-        self._hold(_allocate(shape, self.buffer.dtype, self.buffer.device))
-        self._host[:, :, :, :kept] = earlier[:, :, :, :kept]
-        self._host[:, :, :, kept:] = 0
+        earlier, before = self._storage, self.capacity
+        size = math.prod(self._blocks) * capacity * self._head_dim
+        on_cpu = earlier.device.type == "cpu"
+        if size > len(earlier) or not on_cpu:
+            self._storage = _zeros(int(size * _ROOM) if on_cpu else size, earlier)
+        rows = int((self.lengths + self.tentative).max())
+        if rows:
+            _move_blocks(
+                on_host(earlier),
+                on_host(self._storage),
+                blocks=math.prod(self._blocks),
+                used=rows * self._head_dim,
+                before=before * self._head_dim,
+                after=capacity * self._head_dim,
+            )
+        self._show(capacity)
 
-    def _hold(self, buffer: Tensor) -> None:
-        self.buffer, self._host = buffer, on_host(buffer)
+    def _show(self, capacity: int) -> None:
+        """Make the storage's beginning the buffer."""
+        size = math.prod(self._blocks) * capacity * self._head_dim
+        self.buffer = self._storage[:size].view(*self._blocks, capacity, self._head_dim)
+        self._host = on_host(self.buffer)
 
     def commit(self, new_rows: Rows, paths: Sequence[Sequence[int]], *, slot: int = 0) -> None:
         """Append the accepted rows of some neighbouring sequences and drop their tentative ones.
@@ -144,11 +164,28 @@ class KVCache:
                 self._host[:, slots.start + row, :, target] = source[:, row, :, first : first + count]
 
 
-def _allocate(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    buffer = torch.empty(tuple(shape), dtype=dtype, device=device)
-    if device.type == "cpu":
-        prefer_huge_pages(buffer.data_ptr(), buffer.nbytes)
-    return buffer
+def _zeros(size: int, like: Tensor) -> Tensor:
+    """New memory, on a CPU in huge pages and filled without PyTorch's threads, which wait for busy cores."""
+    storage = like.new_empty(size)
+    if storage.device.type == "cpu":
+        prefer_huge_pages(storage.data_ptr(), storage.nbytes)
+    on_host(storage)[:] = 0
+    return storage
+
+
+def _move_blocks(source: Any, target: Any, *, blocks: int, used: int, before: int, after: int) -> None:  # noqa: ANN401 - see `on_host`
+    """Move the beginning of every block to where the block lies once all have another size.
+
+    Args:
+        source: The blocks, one behind another.
+        target: Where they go; may be the same memory.
+        blocks: How many.
+        used: Numbers of each to move.
+        before: Numbers of a block in the source.
+        after: Numbers of one in the target.
+    """
+    for block in reversed(range(blocks)) if after > before else range(blocks):
+        target[block * after : block * after + used] = source[block * before : block * before + used]
 
 
 def on_host(tensor: Rows) -> Any:  # noqa: ANN401 - an array or a tensor: both are indexed alike
@@ -172,7 +209,5 @@ def _runs(nodes: Sequence[int]) -> list[tuple[int, int, int]]:
 
 def _per_layer(stacked: Tensor, slots: slice, key: names.LayerName, value: names.LayerName) -> dict[str, Tensor]:
     """Name the keys (even sections) and values (odd) of every layer."""
-    views: dict[str, Tensor] = {}
-    for layer in range(stacked.shape[0] // 2):
-        views[key(layer)], views[value(layer)] = stacked[2 * layer, slots], stacked[2 * layer + 1, slots]
-    return views
+    sections = stacked[:, slots].unbind()
+    return {(value if section % 2 else key)(section // 2): rows for section, rows in enumerate(sections)}

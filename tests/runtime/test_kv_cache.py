@@ -63,14 +63,40 @@ def nan_in_new_memory():
 
 
 @pytest.mark.usefixtures("nan_in_new_memory")
-def test_unused_rows_are_zeros_whatever_the_memory_held():
+def test_unused_rows_are_finite_whatever_the_memory_held():
     cache = KVCache(fake_facts(), step=4)
     assert (cache.buffer == 0).all()
     cache.commit(filled(cache, 3), [range(3)])
-    cache.reserve(9)
-    assert (cache.buffer[:, :, :, 3:] == 0).all()
-    cache.reset(0)
-    assert cache.buffer.isfinite().all()
+    for rows in (9, 30, 5):
+        cache.reserve(rows)
+        assert cache.buffer.isfinite().all()
+        cache.reset(0)
+        assert cache.buffer.isfinite().all()
+
+
+@given(
+    used=st.lists(st.integers(0, 3), min_size=2, max_size=2),
+    capacities=st.lists(st.sampled_from([4, 8, 12, 40]), min_size=1, max_size=6),
+)
+@settings(deadline=None)
+def test_rows_stay_whatever_the_buffer_grows_and_shrinks_to(used, capacities):
+    cache = KVCache(fake_facts(), batch=2, step=4)
+    rows = filled(cache, 3, batch=2)
+    cache.commit(rows, [range(count) for count in used])
+    for capacity in capacities:
+        cache._resize(capacity)
+        assert cache.capacity == capacity
+        for slot, count in enumerate(used):
+            torch.testing.assert_close(cache.buffer[:, slot, :, :count], rows[:, slot, :, :count], rtol=0, atol=0)
+
+
+def test_a_buffer_grows_within_its_memory():
+    cache = KVCache(fake_facts(), step=4)
+    places = set()
+    for _ in range(400):
+        cache.commit(filled(cache, 1), [[0]])
+        places.add(cache.buffer.data_ptr())
+    assert len(places) < 14  # a memory half as large again each time, where every growth took new memory before
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
