@@ -1,11 +1,13 @@
 """Starting the commit kernel on PyTorch tensors."""
 
+from typing import Any
+
 from torch import Tensor
 
 from spec_trt.errors import BackendError
 from spec_trt.plugins.triton_gpu import find_gpu, import_kernel
 
-__all__ = ["commit_rows"]
+__all__ = ["commit_constants", "commit_rows"]
 
 _KERNEL = "spec_trt.plugins.commit_rows.kernel"
 _BLOCK_ROWS = 8
@@ -49,12 +51,19 @@ def commit_rows(buffer: Tensor, new_rows: Tensor, paths: Tensor, counts: Tensor,
         capacity,
         *buffer.stride()[:4],
         *new_rows.stride()[:4],
-        head_dim=head_dim,
-        block_dim=1 << (head_dim - 1).bit_length(),
-        block_rows=_BLOCK_ROWS,
-        num_warps=_NUM_WARPS,
-        enable_fp_fusion=True,
+        **commit_constants(head_dim),
     )
+
+
+def commit_constants(head_dim: int) -> dict[str, Any]:
+    """What `commit_kernel` is compiled for, and how: its constants and Triton's options."""
+    return {
+        "head_dim": head_dim,
+        "block_dim": 1 << (head_dim - 1).bit_length(),
+        "block_rows": _BLOCK_ROWS,
+        "num_warps": _NUM_WARPS,
+        "enable_fp_fusion": True,
+    }
 
 
 def _refuse(buffer: Tensor, new_rows: Tensor, paths: Tensor) -> None:

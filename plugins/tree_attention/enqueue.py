@@ -57,4 +57,4 @@ def enqueue(
     partial_peak = DeviceTensor(address=workspace + partial_out.nbytes, dtype=torch.float32, shape=(rows, 2))
     result = DeviceTensor(address=out, dtype=query.dtype, shape=tuple(query.shape))
     with torch.cuda.stream(torch.cuda.ExternalStream(stream)):  # type: ignore[no-untyped-call]
-        launch(operands, result, partial_out, partial_peak, attributes=attributes, plan=plan, gpu=gpu)
+        launch(operands, result, (partial_out, partial_peak), attributes=attributes, plan=plan, gpu=gpu)

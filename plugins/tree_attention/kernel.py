@@ -210,8 +210,9 @@ def attention_kernel(
         flat = tl.program_id(0).to(tl.int64) * rows + (sequence * kv_heads * group + head) * nodes + node
         tl.store(partial_peak + flat * 2, peak, mask=in_tree)
         tl.store(partial_peak + flat * 2 + 1, total, mask=in_tree)
-        stored = in_tree[:, None] & in_head[None, :] & (begin < end)
-        tl.store(partial_out + flat[:, None] * head_dim + dim[None, :], gathered, mask=stored)
+        if begin < end:
+            stored = in_tree[:, None] & in_head[None, :]
+            tl.store(partial_out + flat[:, None] * head_dim + dim[None, :], gathered, mask=stored)
     else:
         tl.store(
             out + sequence * out_batch + head[:, None] * out_head + node[:, None] * out_row + dim[None, :],

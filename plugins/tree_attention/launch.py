@@ -3,13 +3,14 @@
 import math
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from spec_trt.errors import BackendError
 from spec_trt.plugins.kernel_tensor import KernelTensor
-from spec_trt.plugins.tree_attention.support import Attributes, refuse_capability, refuse_sizes
+from spec_trt.plugins.tree_attention.support import Attributes, refuse_capability, refuse_dtype, refuse_sizes
 from spec_trt.plugins.tree_attention.tile_sizes import (
     TileSizes,
     combine_splits,
@@ -20,7 +21,17 @@ from spec_trt.plugins.tree_attention.tile_sizes import (
 )
 from spec_trt.plugins.triton_gpu import Gpu, find_gpu, import_kernel
 
-__all__ = ["DTYPE_NAMES", "LaunchPlan", "Operands", "launch", "plan_launch", "score_factors", "tree_attention"]
+__all__ = [
+    "DTYPE_NAMES",
+    "LaunchPlan",
+    "Operands",
+    "attention_constants",
+    "combine_constants",
+    "launch",
+    "plan_launch",
+    "score_factors",
+    "tree_attention",
+]
 
 DTYPE_NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 
@@ -115,7 +126,7 @@ def tree_attention(
     partial_out = torch.empty((plan.splits, rows, query.shape[3]), dtype=torch.float32, device=query.device)
     partial_peak = torch.empty((plan.splits, rows, 2), dtype=torch.float32, device=query.device)
     attributes = Attributes(scale=scale, softcap=softcap, sliding_window=sliding_window)
-    launch(operands, out, partial_out, partial_peak, attributes=attributes, plan=plan, gpu=gpu)
+    launch(operands, out, (partial_out, partial_peak), attributes=attributes, plan=plan, gpu=gpu)
     return out
 
 
@@ -128,8 +139,10 @@ def plan_launch(operands: Operands, gpu: Gpu) -> LaunchPlan:
     batch, heads, nodes, head_dim = operands.query.shape
     kv_heads, past = operands.past_key.shape[1:3]
     dtype = operands.query.dtype
+    dtype_name = DTYPE_NAMES.get(dtype, str(dtype))
+    refuse_dtype(dtype_name)
     refuse_sizes(heads=heads, kv_heads=kv_heads, head_dim=head_dim)
-    refuse_capability(dtype=DTYPE_NAMES.get(dtype, str(dtype)), capability=gpu.capability)
+    refuse_capability(dtype=dtype_name, capability=gpu.capability)
     rows = heads // kv_heads * nodes
     sizes = tile_sizes(capability=gpu.capability, head_dim=head_dim, itemsize=dtype.itemsize, rows=rows)
     tiles = row_tiles(rows, sizes)
@@ -146,8 +159,7 @@ def plan_launch(operands: Operands, gpu: Gpu) -> LaunchPlan:
 def launch(
     operands: Operands,
     out: KernelTensor,
-    partial_out: KernelTensor,
-    partial_peak: KernelTensor,
+    partials: tuple[KernelTensor, KernelTensor],
     *,
     attributes: Attributes,
     plan: LaunchPlan,
@@ -158,8 +170,8 @@ def launch(
     Args:
         operands: The op's inputs.
         out: [batch, heads, nodes, head_dim].
-        partial_out: [splits, batch * heads * nodes, head_dim] float32; not touched with one split.
-        partial_peak: [splits, batch * heads * nodes, 2] float32; not touched with one split.
+        partials: The splits' sums [splits, batch * heads * nodes, head_dim], and their peaks and totals
+            [splits, batch * heads * nodes, 2], float32; not touched with one split.
         attributes: The op's attributes.
         plan: From `plan_launch`.
         gpu: The device.
@@ -170,9 +182,9 @@ def launch(
     if attributes.sliding_window and operands.positions is None:
         raise BackendError("the TreeAttention kernel needs the input `positions` with sliding_window: found none")
     kernel = import_kernel(_KERNEL)
-    _attend(kernel, operands, out, partial_out, partial_peak, attributes, plan, gpu)
+    _attend(kernel, operands, out, partials, attributes, plan, gpu)
     if plan.splits > 1:
-        _combine(kernel, out, partial_out, partial_peak, plan)
+        _combine(kernel, out, partials, plan)
 
 
 def score_factors(attributes: Attributes) -> tuple[float, float]:
@@ -187,33 +199,58 @@ def score_factors(attributes: Attributes) -> tuple[float, float]:
     return attributes.scale * log2_e, 0.0
 
 
+def attention_constants(head_dim: int, attributes: Attributes, plan: LaunchPlan, gpu: Gpu) -> dict[str, Any]:
+    """What `attention_kernel` is compiled for, and how: its constants and Triton's options."""
+    return {
+        "head_dim": head_dim,
+        "block_dim": padded_head_dim(head_dim),
+        "block_rows": plan.sizes.block_rows,
+        "block_keys": plan.sizes.block_keys,
+        "block_columns": plan.sizes.block_columns,
+        "has_softcap": bool(attributes.softcap),
+        "windowed": bool(attributes.sliding_window),
+        "split": plan.splits > 1,
+        "precision": "ieee",
+        "widen": gpu.interpreted,
+        "num_warps": plan.sizes.num_warps,
+        "num_stages": plan.sizes.num_stages,
+        "enable_fp_fusion": True,
+    }
+
+
+def combine_constants(head_dim: int) -> dict[str, Any]:
+    """The same of `combine_kernel`."""
+    block_dim = padded_head_dim(head_dim)
+    return {
+        "head_dim": head_dim,
+        "block_dim": block_dim,
+        "block_splits": combine_splits(block_dim),
+        "num_warps": _COMBINE_WARPS,
+        "enable_fp_fusion": True,
+    }
+
+
 def _attend(
     kernel: ModuleType,
     operands: Operands,
     out: KernelTensor,
-    partial_out: KernelTensor,
-    partial_peak: KernelTensor,
+    partials: tuple[KernelTensor, KernelTensor],
     attributes: Attributes,
     plan: LaunchPlan,
     gpu: Gpu,
 ) -> None:
     batch, heads, nodes, head_dim = operands.query.shape
     kv_heads, past = operands.past_key.shape[1:3]
-    scale, softcap = score_factors(attributes)
-    cached = (operands.past_key, operands.past_value)
+    own, cached = (operands.query, operands.key, operands.value), (operands.past_key, operands.past_value)
     kernel.attention_kernel[(plan.splits, plan.tiles, batch * kv_heads)](
-        operands.query,
-        operands.key,
-        operands.value,
+        *own,
         *cached,
         operands.past_lens,
         operands.tree_mask,
         operands.past_lens if operands.positions is None else operands.positions,
         out,
-        partial_out,
-        partial_peak,
-        scale,
-        softcap,
+        *partials,
+        *score_factors(attributes),
         attributes.sliding_window,
         nodes,
         operands.tree_mask.shape[2],
@@ -221,41 +258,17 @@ def _attend(
         kv_heads,
         heads // kv_heads,
         plan.splits,
-        *_strides(operands.query, operands.key, operands.value, *cached, out),
-        head_dim=head_dim,
-        block_dim=padded_head_dim(head_dim),
-        block_rows=plan.sizes.block_rows,
-        block_keys=plan.sizes.block_keys,
-        block_columns=plan.sizes.block_columns,
-        has_softcap=bool(attributes.softcap),
-        windowed=bool(attributes.sliding_window),
-        split=plan.splits > 1,
-        precision="ieee",
-        widen=gpu.interpreted,
-        num_warps=plan.sizes.num_warps,
-        num_stages=plan.sizes.num_stages,
-        enable_fp_fusion=True,
+        *_strides(*own, *cached, out),
+        **attention_constants(head_dim, attributes, plan, gpu),
     )
 
 
 def _combine(
-    kernel: ModuleType, out: KernelTensor, partial_out: KernelTensor, partial_peak: KernelTensor, plan: LaunchPlan
+    kernel: ModuleType, out: KernelTensor, partials: tuple[KernelTensor, KernelTensor], plan: LaunchPlan
 ) -> None:
     batch, heads, nodes, head_dim = out.shape
-    block_dim = padded_head_dim(head_dim)
     kernel.combine_kernel[(batch * heads * nodes,)](
-        partial_out,
-        partial_peak,
-        out,
-        nodes,
-        heads,
-        plan.splits,
-        *_strides(out),
-        head_dim=head_dim,
-        block_dim=block_dim,
-        block_splits=combine_splits(block_dim),
-        num_warps=_COMBINE_WARPS,
-        enable_fp_fusion=True,
+        *partials, out, nodes, heads, plan.splits, *_strides(out), **combine_constants(head_dim)
     )
 
 

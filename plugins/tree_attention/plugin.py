@@ -13,7 +13,7 @@ import numpy as np
 
 from spec_trt import names
 from spec_trt.errors import BackendError
-from spec_trt.plugins.tree_attention.support import DTYPES, Attributes, refuse_sizes
+from spec_trt.plugins.tree_attention.support import Attributes, refuse_dtype, refuse_sizes
 from spec_trt.plugins.tree_attention.tile_sizes import workspace_bytes
 
 __all__ = ["PLUGIN_VERSION", "creator_class", "plugin_class", "read_attributes", "tree_attention_plugin"]
@@ -37,7 +37,8 @@ def tree_attention_plugin(trt: ModuleType) -> Iterator[None]:
         trt: The library, from `spec_trt.tensorrt.import_tensorrt`.
 
     Raises:
-        BackendError: The library refuses the plugin.
+        BackendError: The library refuses the plugin; or the plugin refused a node, in place of what the library made
+            of that: its own messages name no reason.
     """
     registry = trt.get_plugin_registry()
     if any(_same_plugin(creator) for creator in registry.all_creators):
@@ -48,6 +49,10 @@ def tree_attention_plugin(trt: ModuleType) -> Iterator[None]:
         raise BackendError(f"{trt.__name__} refuses the plugin {names.OP_NAME} {PLUGIN_VERSION}: see its log")
     try:
         yield
+    except Exception as error:
+        if creator.refusals:
+            raise creator.refusals[0] from error
+        raise
     finally:
         registry.deregister_creator(creator)
 
@@ -86,9 +91,10 @@ def creator_class(trt: ModuleType) -> Any:  # noqa: ANN401 - as above
             self.plugin_version = PLUGIN_VERSION
             self.plugin_namespace = names.OP_DOMAIN
             self.field_names = _fields(trt, Attributes(scale=0.0))
+            self.refusals: list[BackendError] = []
 
         def create_plugin(self, name: str, fields: Any, phase: Any) -> Any:  # noqa: ANN401, ARG002 - as above
-            return plugin(read_attributes(fields))
+            return plugin(read_attributes(fields), self.refusals)
 
     return TreeAttentionCreator
 
@@ -106,7 +112,7 @@ def plugin_class(trt: ModuleType) -> Any:  # noqa: ANN401 - as above
     ):
         """One node's attention."""
 
-        def __init__(self, attributes: Attributes) -> None:
+        def __init__(self, attributes: Attributes, refusals: list[BackendError]) -> None:
             trt.IPluginV3.__init__(self)
             trt.IPluginV3OneCore.__init__(self)
             trt.IPluginV3OneBuild.__init__(self)
@@ -116,6 +122,7 @@ def plugin_class(trt: ModuleType) -> Any:  # noqa: ANN401 - as above
             self.plugin_namespace = names.OP_DOMAIN
             self.num_outputs = 1
             self.attributes = attributes
+            self.refusals = refusals
 
         # Core.
 
@@ -123,31 +130,24 @@ def plugin_class(trt: ModuleType) -> Any:  # noqa: ANN401 - as above
             return self
 
         def clone(self) -> Any:  # noqa: ANN401 - as above
-            copy = TreeAttentionPlugin(self.attributes)
+            copy = TreeAttentionPlugin(self.attributes, self.refusals)
             copy.__dict__.update(self.__dict__)
             return copy
 
         # Build.
 
         def get_output_data_types(self, input_types: Sequence[Any]) -> list[Any]:
-            _refuse_inputs(len(input_types), self.attributes)
-            if input_types[_QUERY] not in dtype_names:
-                raise BackendError(
-                    f"the plugin {names.OP_NAME} takes {', '.join(DTYPES)}, found {input_types[_QUERY]}: "
-                    "export with `--dtype fp16`"
-                )
+            with _noted(self.refusals):
+                _refuse_inputs(len(input_types), self.attributes)
+                refuse_dtype(dtype_names.get(input_types[_QUERY], str(input_types[_QUERY])))
             return [input_types[_QUERY]]
 
         def get_output_shapes(self, inputs: Sequence[Any], shape_inputs: Any, expr_builder: Any) -> list[Any]:  # noqa: ANN401, ARG002 - as above
-            _refuse_inputs(len(inputs), self.attributes)
-            heads, head_dim = inputs[_QUERY][1], inputs[_QUERY][3]
-            kv_heads = inputs[_KEY][1]
-            if all(size.is_constant() for size in (heads, kv_heads, head_dim)):
-                refuse_sizes(
-                    heads=heads.get_constant_value(),
-                    kv_heads=kv_heads.get_constant_value(),
-                    head_dim=head_dim.get_constant_value(),
-                )
+            sizes = (inputs[_QUERY][1], inputs[_KEY][1], inputs[_QUERY][3])
+            if all(size.is_constant() for size in sizes):
+                heads, kv_heads, head_dim = (size.get_constant_value() for size in sizes)
+                with _noted(self.refusals):
+                    refuse_sizes(heads=heads, kv_heads=kv_heads, head_dim=head_dim)
             return [trt.DimsExprs(inputs[_QUERY])]
 
         def supports_format_combination(self, pos: int, in_out: Sequence[Any], num_inputs: int) -> bool:
@@ -158,11 +158,12 @@ def plugin_class(trt: ModuleType) -> Any:  # noqa: ANN401 - as above
                 typed = desc.type in dtype_names
             else:
                 typed = desc.type == expected.get(name, in_out[_QUERY].desc.type)
-            return bool(typed and desc.format == trt.TensorFormat.LINEAR)
+            return bool(typed and desc.format == trt.TensorFormat.LINEAR and not self.refusals)
 
         def configure_plugin(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:  # noqa: ARG002 - as above
             query, key = inputs[_QUERY].desc.dims, inputs[_KEY].desc.dims
-            refuse_sizes(heads=query[1], kv_heads=key[1], head_dim=query[3])
+            with _noted(self.refusals):
+                refuse_sizes(heads=query[1], kv_heads=key[1], head_dim=query[3])
 
         def get_workspace_size(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> int:  # noqa: ARG002 - as above
             batch, heads, nodes, head_dim = inputs[_QUERY].max
@@ -204,6 +205,18 @@ def plugin_class(trt: ModuleType) -> Any:  # noqa: ANN401 - as above
             enqueue(tensors, outputs[0], workspace, stream, self.attributes)
 
     return TreeAttentionPlugin
+
+
+@contextmanager
+def _noted(refusals: list[BackendError]) -> Iterator[None]:
+    """Keep a refusal for `tree_attention_plugin` to raise; the library goes on until it asks for types, and gets none.
+
+    An exception would only reach the library, which writes its traceback to stderr and gives a reason of its own.
+    """
+    try:
+        yield
+    except BackendError as refusal:
+        refusals.append(refusal)
 
 
 def _refuse_inputs(count: int, attributes: Attributes) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from spec_trt.errors import BackendError
 from spec_trt.plugins.tree_attention.tile_sizes import MAX_HEAD_DIM
 
-__all__ = ["DTYPES", "Attributes", "refuse_capability", "refuse_sizes"]
+__all__ = ["DTYPES", "Attributes", "refuse_capability", "refuse_dtype", "refuse_sizes"]
 
 DTYPES = ("fp16", "bf16", "fp32")
 """Element types of queries, keys and values, as `spec-trt export --dtype` names them."""
@@ -47,19 +47,28 @@ def refuse_sizes(*, heads: int, kv_heads: int, head_dim: int) -> None:
         )
 
 
-def refuse_capability(*, dtype: str, capability: int) -> None:
-    """Refuse a type that the GPU does not have.
+def refuse_dtype(dtype: str) -> None:
+    """Refuse element types that the kernel does not know.
 
     Raises:
-        BackendError: Says which type and GPU, and what to export instead.
+        BackendError: Says which type, and what to export instead.
     """
     if dtype not in DTYPES:
         raise BackendError(
             f"the TreeAttention kernel takes {', '.join(DTYPES)}, found {dtype}: export with `--dtype fp16`"
         )
-    if capability < 75 or (dtype == "bf16" and capability < 80):
-        needed = "8.0 for bf16" if capability >= 75 else "7.5"
+
+
+def refuse_capability(*, dtype: str, capability: int) -> None:
+    """Refuse a GPU that lacks what the kernel needs for a type.
+
+    Raises:
+        BackendError: Says which GPU, and what would do.
+    """
+    found = f"found {capability // 10}.{capability % 10}"
+    if capability < 75:
+        raise BackendError(f"the TreeAttention kernel needs compute capability 7.5, {found}: use a newer GPU")
+    if capability < 80 and dtype == "bf16":
         raise BackendError(
-            f"the TreeAttention kernel needs compute capability {needed}, found {capability // 10}.{capability % 10}: "
-            f"{'export with `--dtype fp16`' if capability >= 75 else 'use a newer GPU'}"
+            f"the TreeAttention kernel needs compute capability 8.0 for bf16, {found}: export with `--dtype fp16`"
         )

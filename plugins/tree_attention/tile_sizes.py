@@ -25,6 +25,7 @@ An engine's workspace is reserved where it is built, for GPUs not known there, s
 
 _MAX_SPLITS = 128  # more would only make the combining longer
 _PARTIAL_BYTES = 4  # float32
+_FEWEST_ROWS = 16  # what a matrix product takes
 _COLUMNS = 16  # the mask's columns per block: their rows are loaded by pointers of two kinds, which takes registers
 
 
@@ -69,8 +70,11 @@ def tile_sizes(*, capability: int, head_dim: int, itemsize: int, rows: int) -> T
     scalar = capability < 80 or itemsize == 4
     table = _SCALAR if scalar else _BY_CAPABILITY[max(known for known in _BY_CAPABILITY if known <= capability)]
     block_keys, num_warps, num_stages = table[max(64, padded_head_dim(head_dim))]
+    block_rows = _block_rows(rows, limit=32 if scalar else 64)
+    if block_rows == _FEWEST_ROWS and not scalar:
+        num_warps = 4  # a fragment of the matrix product has 16 rows: more warps only need more registers for loads
     return TileSizes(
-        block_rows=_block_rows(rows, limit=32 if scalar else 64),
+        block_rows=block_rows,
         block_keys=block_keys,
         block_columns=_COLUMNS,
         num_warps=num_warps,
@@ -133,4 +137,4 @@ def _split_rows(key_heads: int, rows: int, limit: int) -> int:
 
 
 def _block_rows(rows: int, limit: int) -> int:
-    return min(limit, max(16, 1 << (rows - 1).bit_length()))
+    return min(limit, max(_FEWEST_ROWS, 1 << (rows - 1).bit_length()))
