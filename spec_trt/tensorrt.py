@@ -17,6 +17,7 @@ TENSORRT_BACKENDS = {"trt": "tensorrt", "trt-rtx": "tensorrt_rtx"}
 TENSORRT_TITLES = {"trt": "TensorRT", "trt-rtx": "TensorRT for RTX"}
 """What messages call each back end's library."""
 
+_VERSIONS = {"trt": 11, "trt-rtx": 1}  # the major ones whose interface the code is written for
 _POLYGRAPHY_SWITCH = "POLYGRAPHY_USE_TENSORRT_RTX"
 
 
@@ -27,16 +28,20 @@ def import_tensorrt(backend: str) -> ModuleType:
         backend: `trt` or `trt-rtx`.
 
     Raises:
-        BackendError: It is not installed, or this process uses the other library.
+        BackendError: It is not installed or of another version, or this process uses the other library.
     """
     other = next(module for name, module in TENSORRT_BACKENDS.items() if name != backend)
-    title = TENSORRT_TITLES[backend]
+    title, install = TENSORRT_TITLES[backend], f"`pip install 'spec-trt[{backend}]'`"
+    if importlib.util.find_spec(TENSORRT_BACKENDS[backend]) is None:
+        raise BackendError(f"{title} is not installed: {install}")
     if sys.modules.get(other) is not None or _polygraphy_drives_another(backend):
         raise BackendError(f"this process has loaded the other TensorRT library: use {title} in a new process")
     try:
         library = importlib.import_module(TENSORRT_BACKENDS[backend])
-    except ImportError as error:
-        raise BackendError(f"{title} is not installed: `pip install 'spec-trt[{backend}]'`") from error
+    except (ImportError, OSError) as error:
+        raise BackendError(f"{title} can't be loaded ({error}): install it again, {install}") from error
+    if int(library.__version__.split(".")[0]) != _VERSIONS[backend]:
+        raise BackendError(f"expected {title} {_VERSIONS[backend]}, found {library.__version__}: {install}")
     os.environ[_POLYGRAPHY_SWITCH] = "1" if backend == "trt-rtx" else "0"
     if backend == "trt-rtx":
         _link_library()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from spec_trt.cli.inspect_tensorrt import describe_tensorrt, engine_layers
 from spec_trt.manifest import GraphFacts, Manifest, load_manifest
 from spec_trt.table import format_table
 
@@ -16,15 +17,24 @@ __all__ = ["command"]
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--verify", is_flag=True, help="Compare every file's hash too, not only its size.")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
-def command(path: Path, verify: bool, as_json: bool) -> None:
+@click.option(
+    "--layers",
+    is_flag=True,
+    help="Print a TensorRT engine's own layers as JSON; needs a GPU that it was built for.",
+)
+def command(path: Path, verify: bool, as_json: bool, layers: bool) -> None:
     """Show what the bundle or engine directory PATH holds, and check that it is whole."""
     manifest = load_manifest(path, verify=verify)
-    click.echo(json.dumps(asdict(manifest), indent=2) if as_json else _describe(path, manifest))
+    if layers:
+        click.echo(json.dumps(engine_layers(path, manifest), indent=2))
+    else:
+        click.echo(json.dumps(asdict(manifest), indent=2) if as_json else _describe(path, manifest))
 
 
 def _describe(path: Path, manifest: Manifest) -> str:
     parts = [
         _facts(path, manifest),
+        *describe_tensorrt(path, manifest),
         *(_interface(name, graph) for name, graph in manifest.graphs.items()),
         format_table(
             ["file", "bytes", "sha256"],

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["LibraryLog", "library_log"]
+__all__ = ["LibraryLog", "last_warning", "library_log"]
 
 _LONGEST = 500
+_NO_REASON = "the library gave no reason"
 
 
 class LibraryLog(logging.Handler):
@@ -19,21 +20,20 @@ class LibraryLog(logging.Handler):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        self._file = path.open("a", encoding="utf-8")
+        self._file = path.open("a", encoding="utf-8", buffering=1)
         self._errors: list[str] = []
 
     @property
     def reason(self) -> str:
         """The first error in one line: those after it follow from it."""
-        return self._errors[0] if self._errors else "the library gave no reason"
+        return self._errors[0] if self._errors else _NO_REASON
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take one message."""
         text = record.getMessage()
         self._file.write(text + "\n")
         if record.levelno == logging.ERROR:
-            line = " ".join(text.removeprefix("[E]").split())
-            self._errors.append(line if len(line) <= _LONGEST else line[:_LONGEST] + " ...")
+            self._errors.append(_one_line(text))
 
     def close(self) -> None:
         """Close the file."""
@@ -65,3 +65,15 @@ def library_log(path: Path) -> Iterator[LibraryLog]:
         logger.setLevel(level)
         logger.removeHandler(log)
         log.close()
+
+
+def last_warning(path: Path) -> str:
+    """The last warning or error in a log, in one line: what there is to go by where a process just ended."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    said = [line for line in lines if line.startswith(("[W]", "[E]"))]
+    return _one_line(said[-1]) if said else _NO_REASON
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text[3:].split())  # without the letter of its severity
+    return line if len(line) <= _LONGEST else line[:_LONGEST] + " ..."

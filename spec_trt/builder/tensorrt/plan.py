@@ -33,9 +33,7 @@ class PlanBuilder:
         parsed: ParsedNetwork,
         profiles: Profiles,
         log: LibraryLog,
-        *,
         begin: Callable[[str], object],
-        stopped: Callable[[], bool],
     ) -> Any:  # noqa: ANN401 - the library's own buffer
         """Compile one network.
 
@@ -45,18 +43,17 @@ class PlanBuilder:
             profiles: The shapes it is for.
             log: Takes what the library says.
             begin: Told of each phase as it begins.
-            stopped: Whether to end now.
 
         Returns:
             The engine, a buffer of bytes.
 
         Raises:
-            BuildError: The library can't build it, or was stopped.
+            BuildError: The library can't build it.
         """
         from polygraphy.backend.trt import engine_bytes_from_network
         from polygraphy.exception import PolygraphyException
 
-        monitor = progress_monitor(self._library, begin, stopped)
+        monitor = progress_monitor(self._library, begin)
         network = (parsed.builder, parsed.network, parsed.parser)
         cache = self._settings.timing_cache
         try:
