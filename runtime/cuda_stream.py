@@ -1,6 +1,8 @@
 """A CUDA stream of the runtime's own: where libraries enqueue, and where their work is captured."""
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
@@ -58,7 +60,7 @@ class CudaStream:
         """
         graph = torch.cuda.CUDAGraph()
         self._stream.synchronize()
-        with torch.cuda.stream(self._stream):
+        with _no_collection(), torch.cuda.stream(self._stream):
             graph.capture_begin(capture_error_mode="thread_local")
             try:
                 work()
@@ -67,6 +69,18 @@ class CudaStream:
                 raise
             graph.capture_end()
         return graph.replay
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep Python from collecting garbage: what belongs to the GPU may not be freed during a capture."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _abandon(graph: torch.cuda.CUDAGraph) -> None:

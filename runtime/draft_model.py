@@ -12,6 +12,7 @@ from torch import Tensor
 from spec_trt import names
 from spec_trt.manifest import EagleFacts, ModelFacts
 from spec_trt.runtime.bound_graph import BoundGraph
+from spec_trt.runtime.fixed_shapes import FixedShapes
 from spec_trt.runtime.kv_cache import DTYPES, KVCache, Rows, on_host
 from spec_trt.runtime.session import Session
 
@@ -53,6 +54,7 @@ class DraftModel:
         fuse: The `eagle_fuse` graph of an EAGLE-3 head.
         chunk: Rows that `extend` runs in one pass at the most.
         cache_step: Rows the cache grows by at the least.
+        fixed: What the graph's passes have in common, the chunk too; None where they may be of any size.
     """
 
     def __init__(
@@ -64,12 +66,15 @@ class DraftModel:
         fuse: Session | None = None,
         chunk: int = 64,
         cache_step: int = 64,
+        fixed: FixedShapes | None = None,
     ) -> None:
         self.facts = facts
         self.needs = tuple(map(names.feature, range(len(facts.feature_layers)))) or (names.HIDDEN_STATES,)
         shape = replace(target, layers=facts.layers, kv_heads=facts.kv_heads, head_dim=facts.head_dim)
-        self.cache = KVCache(shape, step=cache_step, device=session.device)
-        self._session, self._fuse, self._chunk = session, fuse, chunk
+        capacity = None if fixed is None else fixed.capacity
+        self.cache = KVCache(shape, step=cache_step, capacity=capacity, device=session.device)
+        self._session, self._fuse, self._fixed = session, fuse, fixed
+        self._chunk = chunk if fixed is None else fixed.prefill_chunk
         self._dtype, self._target_hidden = DTYPES[target.dtype], target.hidden
         self._passes: dict[_PassSize, _Pass] = {}
         self._bound_buffer = self.cache.buffer
@@ -94,7 +99,7 @@ class DraftModel:
         self.cache.truncate()
         for start in range(0, len(nodes), self._chunk):
             chosen = list(nodes[start : start + self._chunk])
-            bound = self._bound(_PassSize(nodes=len(chosen), tentative=0, causal=True))
+            bound = self._bound(len(chosen), causal=True)
             bound.write_target_features(sources, chosen)
             first = int(self.cache.lengths[0])
             self._run(bound, tokens[start : start + self._chunk], np.arange(first, first + len(chosen)))
@@ -114,10 +119,8 @@ class DraftModel:
         """
         if step.level == 0:
             self.cache.truncate()
-        earlier = step.visible.shape[1]
-        bound = self._bound(_PassSize(nodes=len(tokens), tentative=earlier, causal=False))
-        visible = bound.graph.inputs[names.TREE_MASK][0]
-        visible[:, :earlier] = step.visible[rows]
+        bound = self._bound(len(tokens), tentative=step.visible.shape[1], causal=False)
+        visible = bound.show(step.visible[rows])
         bound.features[0] = step.features[rows]
         self._run(bound, tokens, int(self.cache.lengths[0]) + step.level)
         self.cache.append_tentative(bound.new_rows, [range(len(tokens))])
@@ -147,15 +150,21 @@ class DraftModel:
             visible=np.empty((1, 0), dtype=np.bool_),
         )
 
-    def _bound(self, size: "_PassSize") -> "_Pass":
+    def _bound(self, nodes: int, *, causal: bool, tentative: int = 0) -> "_Pass":
         """The graph bound for a pass of this size; made once per size and buffer."""
-        self.cache.reserve(int(self.cache.lengths[0]) + size.tentative + size.nodes)
+        self.cache.reserve(int(self.cache.lengths[0]) + tentative + nodes)
+        size = _PassSize(nodes=nodes, window=self._window(nodes, tentative, causal=causal), causal=causal)
         if self._bound_buffer is not self.cache.buffer:
             self._passes.clear()
             self._bound_buffer = self.cache.buffer
         if size not in self._passes:
             self._passes[size] = self._bind(size)
         return self._passes[size]
+
+    def _window(self, nodes: int, tentative: int, *, causal: bool) -> int:
+        if self._fixed is None:
+            return tentative + nodes
+        return self._fixed.window(nodes, prefill=causal and nodes > self._fixed.max_nodes, tentative=tentative)
 
     def _bind(self, size: "_PassSize") -> "_Pass":
         features, next_features = (self._new_features(size.nodes, self.facts.hidden) for _ in range(2))
@@ -167,7 +176,7 @@ class DraftModel:
             inputs={names.FEATURES: features, **self.cache.views()},
             outputs={names.NEXT_FEATURES: next_features, **self.cache.new_row_views(new_rows)},
         )
-        own = graph.inputs[names.TREE_MASK][0, :, size.tentative :]
+        own = graph.inputs[names.TREE_MASK][0, :, -size.nodes :]
         own[:] = np.tri(size.nodes) if size.causal else np.eye(size.nodes)
         return _Pass(
             graph=graph,
@@ -194,7 +203,7 @@ class DraftModel:
             names.INPUT_IDS: torch.zeros(1, nodes, dtype=torch.int64, device=device),
             names.POSITION_IDS: torch.zeros(1, nodes, dtype=torch.int64, device=device),
             names.PAST_LENS: torch.zeros(1, dtype=torch.int64, device=device),
-            names.TREE_MASK: torch.zeros(1, nodes, size.tentative + nodes, dtype=torch.bool, device=device),
+            names.TREE_MASK: torch.zeros(1, nodes, size.window, dtype=torch.bool, device=device),
         }
 
     def _new_outputs(self, size: "_PassSize") -> dict[str, Tensor]:
@@ -210,7 +219,7 @@ class _PassSize:
     """What decides the shapes of a pass, but for the cache's capacity; `causal` rows see their earlier ones."""
 
     nodes: int
-    tentative: int
+    window: int
     causal: bool
 
 
@@ -231,6 +240,23 @@ class _Pass:
     next_features: Any
     new_rows: Rows
     fusion: _Fusion | None
+
+    def show(self, earlier: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Let the nodes see earlier tentative rows.
+
+        Args:
+            earlier: [nodes, tentative]: which of them each node sees.
+
+        Returns:
+            [nodes, tentative + nodes]: these and the pass's own rows; the next call may overwrite it.
+        """
+        mask: NDArray[np.bool_] = self.graph.inputs[names.TREE_MASK][0]
+        nodes, tentative = earlier.shape
+        mask[:, :tentative] = earlier
+        if tentative + nodes == mask.shape[1]:
+            return mask
+        mask[:, tentative:-nodes] = False
+        return np.concatenate([earlier, mask[:, -nodes:]], axis=1)
 
     def write_target_features(self, sources: Sequence[Any], nodes: list[int]) -> None:
         """Fill in the features of the target's nodes, fused where there are several."""

@@ -139,7 +139,7 @@ class Engine:
         directory = Path(path)
         manifest = load_manifest(directory, verify=verify)
         backend = open_backend(directory, manifest, device=device, threads=threads, cuda_graphs=cuda_graphs)
-        target = Target(backend.open(names.BASE), manifest.model)
+        target = Target(backend.open(names.BASE), manifest.model, fixed=backend.fixed_shapes(names.BASE))
         return cls(manifest, target, directory, load_heads(manifest, backend))
 
     @property

@@ -26,4 +26,5 @@ def load_heads(manifest: Manifest, backend: Backend) -> Heads:
 
 def _eagle(facts: EagleFacts, model: ModelFacts, backend: Backend) -> DraftModel:
     fuse = backend.open(names.EAGLE_FUSE) if facts.feature_layers else None
-    return DraftModel(backend.open(names.EAGLE), facts, model, fuse=fuse)
+    fixed = backend.fixed_shapes(names.EAGLE)
+    return DraftModel(backend.open(names.EAGLE), facts, model, fuse=fuse, fixed=fixed)

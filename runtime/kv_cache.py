@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spec_trt import names
-from spec_trt.errors import ConfigError
+from spec_trt.errors import BackendError, ConfigError
 from spec_trt.huge_pages import prefer_huge_pages
 from spec_trt.manifest import ModelFacts
+from spec_trt.runtime.gpu_rows import GpuRowWriter
 
 __all__ = ["DTYPES", "KVCache", "Rows", "on_host"]
 
@@ -21,6 +22,9 @@ Rows = Tensor | NDArray[Any]
 
 _ROOM = 1.5
 """Memory taken over memory asked for: the buffer grows within it, as new memory is slow to touch first."""
+
+_ALIGNMENT = 256
+"""Bytes: of every address that TensorRT is given."""
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -42,21 +46,32 @@ class KVCache:
         batch: Sequences held.
         step: Rows the buffer grows by at the least; it grows by a sixteenth when that is more, so that
             the copies of a long generation stay few and the unused rows, which attention reads, too.
+        capacity: Rows of a buffer that is never another one; it grows and shrinks when None.
         device: Where the buffer lives.
     """
 
     def __init__(
-        self, facts: ModelFacts, *, batch: int = 1, step: int = 64, device: torch.device | str = "cpu"
+        self,
+        facts: ModelFacts,
+        *,
+        batch: int = 1,
+        step: int = 64,
+        capacity: int | None = None,
+        device: torch.device | str = "cpu",
     ) -> None:
         if batch < 1 or step < 1:
             raise ConfigError(f"a cache needs batch >= 1 and step >= 1, found {batch} and {step}")
-        self._step = step
+        self._step, self._fixed = step, capacity is not None
         self._blocks, self._head_dim = (2 * facts.layers, batch, facts.kv_heads), facts.head_dim
         self._storage = torch.empty(0, dtype=DTYPES[facts.dtype], device=device)
-        self._show(0)
+        self._writer = GpuRowWriter(self._storage.device) if self._storage.is_cuda else None
         self.lengths: NDArray[np.int64] = np.zeros(batch, dtype=np.int64)
         self.tentative: NDArray[np.int64] = np.zeros(batch, dtype=np.int64)
-        self._resize(step)
+        self._show(0)
+        if capacity is None:
+            self._resize(step)
+        else:
+            self._hold(_aligned((*self._blocks, capacity, self._head_dim), self._storage).zero_())
 
     @property
     def capacity(self) -> int:
@@ -70,16 +85,26 @@ class KVCache:
 
     def new_rows(self, batch: int, nodes: int) -> Tensor:
         """Make room for one pass's rows: [2 * layers, batch, kv_heads, nodes, head_dim]."""
-        sections, _, kv_heads, _, head_dim = self.buffer.shape
-        return self.buffer.new_empty((sections, batch, kv_heads, nodes, head_dim))
+        sections, _, kv_heads = self._blocks
+        shape = (sections, batch, kv_heads, nodes, self._head_dim)
+        return self.buffer.new_empty(shape) if self._writer is None else _aligned(shape, self._storage)
 
     def new_row_views(self, new_rows: Tensor) -> dict[str, Tensor]:
         """A pass's rows as the graphs' outputs, a contiguous view per tensor."""
         return _per_layer(new_rows, slice(None), names.new_key, names.new_value)
 
     def reserve(self, rows: int) -> None:
-        """Grow the buffer, if need be, until it holds `rows` rows; contents stay."""
+        """Grow the buffer, if need be, until it holds `rows` rows; contents stay.
+
+        Raises:
+            BackendError: It is not to grow.
+        """
         if rows > self.capacity:
+            if self._fixed:
+                raise BackendError(
+                    f"the engine's cache holds {self.capacity} rows, found {rows}: shorten the text, or build the "
+                    "engine again with a larger --max-length"
+                )
             self._resize(self._rounded(rows))
 
     def reset(self, slot: int, rows: int = 0) -> None:
@@ -88,6 +113,8 @@ class KVCache:
         A buffer that an earlier, longer sequence left behind is cut: every pass reads all of it.
         """
         self.lengths[slot] = self.tentative[slot] = 0
+        if self._fixed:
+            return
         wanted = self._rounded(max(rows, int((self.lengths + self.tentative).max())))
         if wanted != self.capacity:
             self._resize(wanted)
@@ -121,8 +148,10 @@ class KVCache:
     def _show(self, capacity: int) -> None:
         """Make the storage's beginning the buffer."""
         size = math.prod(self._blocks) * capacity * self._head_dim
-        self.buffer = self._storage[:size].view(*self._blocks, capacity, self._head_dim)
-        self._host = on_host(self.buffer)
+        self._hold(self._storage[:size].view(*self._blocks, capacity, self._head_dim))
+
+    def _hold(self, buffer: Tensor) -> None:
+        self.buffer, self._host = buffer, on_host(buffer)
 
     def commit(self, new_rows: Rows, paths: Sequence[Sequence[int]], *, slot: int = 0) -> None:
         """Append the accepted rows of some neighbouring sequences and drop their tentative ones.
@@ -152,11 +181,14 @@ class KVCache:
     def _write(self, new_rows: Rows, nodes: Sequence[Sequence[int]], slots: slice) -> None:
         """Copy the chosen rows of every sequence behind what it holds, one slice per run of neighbouring nodes.
 
-        Not one copy by PyTorch's index arrays: it spreads that over its own threads, which on a CPU wait for
+        On a CPU not one copy by PyTorch's index arrays: it spreads that over its own threads, which on a CPU wait for
         cores that ONNX Runtime's threads still hold (4 ms instead of 0.1 ms per pass on two cores).
         """
         ends = [int(self.lengths[row]) + int(self.tentative[row]) for row in range(slots.start, slots.stop)]
         self.reserve(max(end + len(rows) for end, rows in zip(ends, nodes, strict=True)))
+        if self._writer is not None and isinstance(new_rows, Tensor):
+            self._writer.write(self.buffer[:, slots], new_rows, nodes, ends)
+            return
         source = on_host(new_rows)
         for row, (end, kept) in enumerate(zip(ends, nodes, strict=True)):
             for start, first, count in _runs(kept):
@@ -171,6 +203,15 @@ def _zeros(size: int, like: Tensor) -> Tensor:
         prefer_huge_pages(storage.data_ptr(), storage.nbytes)
     on_host(storage)[:] = 0
     return storage
+
+
+def _aligned(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """A tensor whose every section begins where TensorRT lets a tensor begin, and is contiguous from there on."""
+    sections, batch, heads, rows, head_dim = shape
+    unit = _ALIGNMENT // like.element_size()
+    section = -(-batch * heads * rows * head_dim // unit) * unit
+    strides = (section, heads * rows * head_dim, rows * head_dim, head_dim, 1)
+    return like.new_empty(sections * section).as_strided(shape, strides)
 
 
 def _move_blocks(source: Any, target: Any, *, blocks: int, used: int, before: int, after: int) -> None:  # noqa: ANN401 - see `on_host`

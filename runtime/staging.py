@@ -27,7 +27,7 @@ class Staging:
 
     def __init__(self, tensors: Mapping[str, Tensor], device: torch.device) -> None:
         offsets, size = place([tensor.nbytes for tensor in tensors.values()])
-        self._host = torch.zeros(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
+        self._host = torch.zeros(size, dtype=torch.uint8, pin_memory=size > 0 and device.type == "cuda")
         self._device = torch.zeros(size, dtype=torch.uint8, device=device)
         self.arrays: dict[str, NDArray[Any]] = {}
         self.tensors: dict[str, Tensor] = {}

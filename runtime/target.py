@@ -12,6 +12,7 @@ from spec_trt import names
 from spec_trt.manifest import ModelFacts
 from spec_trt.runtime.bound_graph import BoundGraph
 from spec_trt.runtime.drafters.drafter import PassOutput
+from spec_trt.runtime.fixed_shapes import FixedShapes
 from spec_trt.runtime.kv_cache import DTYPES, KVCache, Rows, on_host
 from spec_trt.runtime.session import Session
 from spec_trt.runtime.tree import Topology, Tree, TreeBuilder
@@ -71,6 +72,7 @@ class Target:
         batch: Sequences held.
         prefill_chunk: Nodes of a prefill pass.
         cache_step: Rows the cache grows by at the least.
+        fixed: What the graph's passes have in common, its prefill chunk too; None where they may be of any size.
     """
 
     def __init__(
@@ -81,10 +83,13 @@ class Target:
         batch: int = 1,
         prefill_chunk: int = 64,
         cache_step: int = 64,
+        fixed: FixedShapes | None = None,
     ) -> None:
         self.facts = facts
-        self.cache = KVCache(facts, batch=batch, step=cache_step, device=session.device)
-        self._session, self._prefill_chunk = session, prefill_chunk
+        capacity = None if fixed is None else fixed.capacity
+        self.cache = KVCache(facts, batch=batch, step=cache_step, capacity=capacity, device=session.device)
+        self._session, self._fixed = session, fixed
+        self._prefill_chunk = prefill_chunk if fixed is None else fixed.prefill_chunk
         self._passes: dict[_PassSize, _Pass] = {}
         self._bound_buffer = self.cache.buffer
 
@@ -153,6 +158,7 @@ class Target:
             inputs=self.cache.views(size.slot, size.batch),
             outputs=outputs | self.cache.new_row_views(new_rows),
         )
+        graph.inputs[names.TREE_MASK] = graph.inputs[names.TREE_MASK][:, :, -size.nodes :]  # before: no row's
         nothing = np.empty((size.batch, 0), dtype=np.int64)
         argmax = graph.outputs.get(names.ARGMAX, nothing)
         return _Pass(
@@ -170,9 +176,12 @@ class Target:
             names.INPUT_IDS: torch.zeros(batch, nodes, dtype=torch.int64, device=device),
             names.POSITION_IDS: torch.zeros(batch, nodes, dtype=torch.int64, device=device),
             names.PAST_LENS: torch.zeros(batch, dtype=torch.int64, device=device),
-            names.TREE_MASK: torch.zeros(batch, nodes, nodes, dtype=torch.bool, device=device),
+            names.TREE_MASK: torch.zeros(batch, nodes, self._window(size), dtype=torch.bool, device=device),
             names.LOGITS_ROWS: rows.expand(batch, -1).contiguous(),
         }
+
+    def _window(self, size: _PassSize) -> int:
+        return size.nodes if self._fixed is None else self._fixed.window(size.nodes, prefill=not size.project)
 
     def _new_outputs(self, size: _PassSize) -> dict[str, Tensor]:
         dtype, device = DTYPES[self.facts.dtype], self._session.device

@@ -18,7 +18,7 @@ from spec_trt.runtime.trt_session import TrtSession
 from spec_trt.tensorrt import import_tensorrt, tensorrt_version
 from spec_trt.tensorrt_engine import check_tensorrt_engine
 
-__all__ = ["TrtBackend", "open_trt_backend"]
+__all__ = ["TrtBackend", "open_trt_backend", "read_fixed_shapes"]
 
 
 class TrtBackend:
@@ -69,18 +69,22 @@ class TrtBackend:
         Raises:
             ManifestError: The manifest does not say.
         """
-        facts = self._facts
         try:
-            return FixedShapes(
-                capacity=facts.capacity(graph),
-                max_nodes=facts.max_nodes,
-                decode_window=facts.window(graph, names.DECODE),
-                prefill_chunk=facts.window(graph, names.PREFILL),
-            )
+            return read_fixed_shapes(self._facts, graph)
         except (KeyError, IndexError, TypeError) as error:
             raise ManifestError(
                 f"{self._directory}'s manifest lacks the shapes of the graph {graph!r}: build it again"
             ) from error
+
+
+def read_fixed_shapes(facts: TensorRtFacts, graph: str) -> FixedShapes:
+    """What a graph with a cache was built for."""
+    return FixedShapes(
+        capacity=facts.capacity(graph),
+        max_nodes=facts.max_nodes,
+        decode_window=facts.window(graph, names.DECODE),
+        prefill_chunk=facts.window(graph, names.PREFILL),
+    )
 
 
 def open_trt_backend(directory: Path, manifest: Manifest, *, cuda_graphs: bool = True) -> TrtBackend:

@@ -1,0 +1,91 @@
+"""Whether every method's output is plain decoding's, and what it costs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from spec_trt.runtime.engine import Engine, GenerationConfig
+from spec_trt.runtime.near_tie import compare_outputs
+from spec_trt.runtime.stats import Stats
+from tests.gpu_check.report import Outcome
+
+PLAIN = "autoregressive"
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "ngram": {},
+    "jacobi": {"num_draft_tokens": 4},
+    "lookahead": {"window": 5, "ngram_size": 4, "guesses": 4},
+    "medusa": {},
+    "eagle": {},
+    "eagle2": {"depth": 4, "top_k": 4, "total_tokens": 16},
+}
+"""More nodes than a CPU's defaults: on a GPU they are nearly free."""
+
+
+@dataclass(kw_only=True)
+class MethodResult:
+    """One method over all prompts."""
+
+    stats: Stats = field(default_factory=Stats)
+    near_ties: int = 0
+    different: int = 0
+
+    def to_json(self, plain: "MethodResult") -> dict[str, Any]:
+        """The figures by name; nothing can be said of a speed of 0."""
+        speed = plain.stats.tokens_per_s
+        figures = self.stats.to_json()
+        return {
+            **{name: figures[name] for name in ("tokens_per_s", "accept_length", "draft_ms", "verify_ms", "other_ms")},
+            "nodes_per_pass": self.stats.nodes / max(self.stats.passes, 1),
+            "speedup": self.stats.tokens_per_s / speed if speed else None,
+            "near_ties": self.near_ties,
+            "different": self.different,
+        }
+
+
+def run_methods(engine: Engine, prompts: Sequence[Sequence[int]], *, tokens: int) -> dict[str, MethodResult]:
+    """Run every method that an engine can on every prompt, after a warm-up on the first, and compare with plain.
+
+    Args:
+        engine: The engine.
+        prompts: As token ids.
+        tokens: To generate for each.
+    """
+    results = {name: MethodResult() for name in engine.methods}
+    for name in results:
+        _generate(engine, prompts[0], name, tokens)
+    for prompt in prompts:
+        plain = _generate(engine, prompt, PLAIN, tokens)
+        for name, result in results.items():
+            made = plain if name == PLAIN else _generate(engine, prompt, name, tokens)
+            result.stats = result.stats + made.stats
+            verdict = compare_outputs(engine, prompt, plain.token_ids, made.token_ids).verdict
+            result.near_ties += verdict == "near_tie"
+            result.different += verdict == "different"
+    return results
+
+
+def _generate(engine: Engine, prompt: Sequence[int], method: str, tokens: int):
+    config = GenerationConfig(method=method, options=OPTIONS.get(method, {}), max_new_tokens=tokens, ignore_eos=True)
+    return engine.generate(prompt, config)
+
+
+def report_methods(outcome: Outcome, title: str, results: Mapping[str, MethodResult]) -> None:
+    """Add a table and figures, and every method that is not lossless to the failures."""
+    figures = {name: result.to_json(results[PLAIN]) for name, result in results.items()}
+    outcome.figures[title] = figures
+    columns = ("tokens_per_s", "speedup", "accept_length", "nodes_per_pass", "draft_ms", "verify_ms", "other_ms")
+    rows = [[name, *(row[column] for column in columns), _verdict(row)] for name, row in figures.items()]
+    outcome.add_table(
+        [title, "tok/s", "speedup", "accept", "nodes", "draft ms", "verify ms", "other ms", "lossless"], rows
+    )
+    for name, row in figures.items():
+        outcome.expect(
+            not row["different"], f"{title}: {name} differs from plain decoding on {row['different']} prompts"
+        )
+
+
+def _verdict(row: Mapping[str, Any]) -> str:
+    if row["different"]:
+        return "NO"
+    return f"yes, {row['near_ties']} near ties" if row["near_ties"] else "yes"
