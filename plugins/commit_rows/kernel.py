@@ -6,7 +6,10 @@ import triton.language as tl
 __all__ = ["commit_kernel"]
 
 
-@triton.jit(do_not_specialize=["kv_heads", "longest", "nodes", "capacity"])  # type: ignore[untyped-decorator]
+@triton.jit(  # type: ignore[untyped-decorator]
+    do_not_specialize=["kv_heads", "longest", "nodes", "capacity"],
+    do_not_specialize_on_alignment=["paths", "counts", "lengths"],
+)
 def commit_kernel(
     buffer: tl.tensor,
     new_rows: tl.tensor,

@@ -56,7 +56,8 @@ def _step(
 
 
 @triton.jit(  # type: ignore[untyped-decorator]
-    do_not_specialize=["scale", "softcap", "sliding_window", "nodes", "window", "past", "kv_heads", "group", "splits"]
+    do_not_specialize=["scale", "softcap", "sliding_window", "nodes", "window", "past", "kv_heads", "group", "splits"],
+    do_not_specialize_on_alignment=["past_lens", "tree_mask", "positions"],
 )
 def attention_kernel(
     query: tl.tensor,

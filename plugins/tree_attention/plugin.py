@@ -29,9 +29,9 @@ _FIELD_TYPES = {"scale": np.float32, "softcap": np.float32, "sliding_window": np
 
 @contextmanager
 def tree_attention_plugin(trt: ModuleType) -> Iterator[None]:
-    """Make the plugin known to a TensorRT library: while parsing, while building, and while loading an engine.
+    """Make the plugin known to a TensorRT library: while parsing, building or loading, and as long as an engine runs.
 
-    An engine that is loaded runs on without it. Where the plugin is known already, nothing is done.
+    Contexts may overlap; the plugin is forgotten when the last one ends.
 
     Args:
         trt: The library, from `spec_trt.tensorrt.import_tensorrt`.
@@ -41,25 +41,41 @@ def tree_attention_plugin(trt: ModuleType) -> Iterator[None]:
             of that: its own messages name no reason.
     """
     registry = trt.get_plugin_registry()
-    if any(_same_plugin(creator) for creator in registry.all_creators):
-        yield
-        return
-    creator = creator_class(trt)()
-    if not registry.register_creator(creator, names.OP_DOMAIN):
-        raise BackendError(f"{trt.__name__} refuses the plugin {names.OP_NAME} {PLUGIN_VERSION}: see its log")
+    creator = next(filter(_is_ours, registry.all_creators), None) or _register(trt, registry)
+    creator.holders += 1
     try:
         yield
     except Exception as error:
-        if creator.refusals:
-            raise creator.refusals[0] from error
+        _raise_refusal(creator, error)
         raise
+    else:
+        _raise_refusal(creator, None)
     finally:
-        registry.deregister_creator(creator)
+        creator.holders -= 1
+        if not creator.holders:
+            registry.deregister_creator(creator)
 
 
-def _same_plugin(creator: Any) -> bool:  # noqa: ANN401 - TensorRT has no types
-    known = (creator.name, creator.plugin_version, creator.plugin_namespace)
-    return known == (names.OP_NAME, PLUGIN_VERSION, names.OP_DOMAIN)
+def _is_ours(creator: Any) -> bool:  # noqa: ANN401 - TensorRT has no types
+    return creator.name == names.OP_NAME and creator.plugin_namespace == names.OP_DOMAIN and hasattr(creator, "holders")
+
+
+def _register(trt: ModuleType, registry: Any) -> Any:  # noqa: ANN401 - as above
+    creator = creator_class(trt)()
+    if not registry.register_creator(creator, names.OP_DOMAIN):
+        raise BackendError(
+            f"{trt.__name__} has another plugin {names.OP_DOMAIN}::{names.OP_NAME} {PLUGIN_VERSION}: "
+            "load no plugin library of that name"
+        )
+    return creator
+
+
+def _raise_refusal(creator: Any, cause: Exception | None) -> None:  # noqa: ANN401 - as above
+    """Raise what the plugin refused first, if anything, and forget the rest."""
+    refusals = list(creator.refusals)
+    creator.refusals.clear()
+    if refusals:
+        raise refusals[0] from cause
 
 
 def read_attributes(fields: Iterable[Any]) -> Attributes:
@@ -83,7 +99,12 @@ def creator_class(trt: ModuleType) -> Any:  # noqa: ANN401 - as above
     plugin = plugin_class(trt)
 
     class TreeAttentionCreator(trt.IPluginCreatorV3One):  # type: ignore[misc, name-defined]
-        """Makes a plugin from the attributes of a node, or from those stored in an engine."""
+        """Makes a plugin from the attributes of a node, or from those stored in an engine.
+
+        Attributes:
+            refusals: What its plugins refused.
+            holders: How many contexts keep it registered.
+        """
 
         def __init__(self) -> None:
             trt.IPluginCreatorV3One.__init__(self)
@@ -92,6 +113,7 @@ def creator_class(trt: ModuleType) -> Any:  # noqa: ANN401 - as above
             self.plugin_namespace = names.OP_DOMAIN
             self.field_names = _fields(trt, Attributes(scale=0.0))
             self.refusals: list[BackendError] = []
+            self.holders = 0
 
         def create_plugin(self, name: str, fields: Any, phase: Any) -> Any:  # noqa: ANN401, ARG002 - as above
             return plugin(read_attributes(fields), self.refusals)

@@ -76,7 +76,7 @@ class Resources:
     ptx: str
 
 
-def tested() -> Iterator[Variant]:
+def chosen_variants() -> Iterator[Variant]:
     """Every size of tile on every GPU, and every feature once."""
     for capability in CAPABILITIES:
         for head_dim in (64, 128, 256):
@@ -122,7 +122,8 @@ def compile_variant(variant: Variant) -> Resources:
             signature[name], values[(index,)] = "constexpr", constants[name]
         else:
             signature[name] = _type(name, variant.dtype)
-            if signature[name].startswith("*") or name.endswith(("_section", "_batch", "_head", "_row")):
+            parameter = function.params[index]
+            if not parameter.do_not_specialize and not parameter.do_not_specialize_on_alignment:
                 aligned[(index,)] = [["tt.divisibility", 16]]
     source = ASTSource(function, signature, values, aligned)
     compiled = triton.compile(source, target=GPUTarget("cuda", variant.capability, 32), options=options)
@@ -175,5 +176,5 @@ def table(variants: list[Variant], resources: list[Resources]) -> str:
 
 
 if __name__ == "__main__":
-    chosen = list(all_variants() if "--all" in sys.argv[1:] else tested())
+    chosen = list(all_variants() if "--all" in sys.argv[1:] else chosen_variants())
     print(table(chosen, compile_all(chosen)))

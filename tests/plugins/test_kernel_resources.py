@@ -4,12 +4,12 @@ import pytest
 
 pytest.importorskip("triton")
 
-from tests.plugins.kernel_resources import CAPABILITIES, SHARED_LIMIT, Resources, Variant, compile_all, tested
+from tests.plugins.kernel_resources import CAPABILITIES, SHARED_LIMIT, Resources, Variant, chosen_variants, compile_all
 
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[Variant, Resources]:
-    variants = list(tested())
+    variants = list(chosen_variants())
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
         return dict(zip(variants, compile_all(variants), strict=True))

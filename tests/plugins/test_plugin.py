@@ -1,5 +1,6 @@
 """The plugin in TensorRT for RTX's own parser and builder, which need no GPU."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -110,6 +111,40 @@ def test_the_plugin_is_known_while_the_context_lasts(trt: ModuleType):
     with pytest.raises(KeyError), tree_attention_plugin(trt):
         raise KeyError
     assert not registered(trt)
+
+
+def test_contexts_may_end_in_any_order(trt: ModuleType):
+    first, second = ExitStack(), ExitStack()
+    first.enter_context(tree_attention_plugin(trt))
+    second.enter_context(tree_attention_plugin(trt))
+    first.close()
+    assert registered(trt)
+    second.close()
+    assert not registered(trt)
+
+
+def test_another_plugin_of_the_name_is_refused(trt: ModuleType):
+    class Other(trt.IPluginCreatorV3One):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            trt.IPluginCreatorV3One.__init__(self)
+            self.name, self.plugin_version, self.plugin_namespace = "TreeAttention", PLUGIN_VERSION, "spec_trt"
+            self.field_names = trt.PluginFieldCollection([])
+
+    other, registry = Other(), trt.get_plugin_registry()
+    registry.register_creator(other, "spec_trt")
+    try:
+        with pytest.raises(BackendError, match="has another plugin spec_trt::TreeAttention 1"):
+            ExitStack().enter_context(tree_attention_plugin(trt))
+    finally:
+        registry.deregister_creator(other)
+
+
+def test_a_refusal_is_told_once(trt: ModuleType):
+    """An outer context, of an engine that runs, is none of a failed build's business."""
+    with tree_attention_plugin(trt):
+        with pytest.raises(BackendError, match="found 12"):
+            build_with_plugin(trt, one_node("plain", head_dim=12))
+        build_with_plugin(trt, one_node("plain"))
 
 
 def without_positions() -> onnx.ModelProto:
