@@ -16,6 +16,7 @@ from spec_trt.builder.build import build_engine
 from spec_trt.builder.config import BuildConfig, TensorRtOptions
 from spec_trt.builder.tensorrt import child
 from spec_trt.builder.tensorrt.network_report import load_report, report_file
+from spec_trt.cli import main
 from spec_trt.errors import BackendError, BuildError, ConfigError, ManifestError
 from spec_trt.export.bundle import export_bundle
 from spec_trt.export.config import ExportConfig
@@ -290,3 +291,52 @@ def test_missing_libraries_name_their_extra(config, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorrt_rtx", None)
     with pytest.raises(BackendError, match=r"TensorRT for RTX is not installed: `pip install 'spec-trt\[trt-rtx\]'`"):
         build_engine(config)
+
+
+def run(*args):
+    """Run the command in this process and return its exit code."""
+    try:
+        main([str(arg) for arg in args])
+    except SystemExit as stop:
+        return stop.code
+    return 0
+
+
+def test_command_builds_and_inspect_shows_it(text_bundle, tmp_path, capsys):
+    sizes = ("--max-length", 64, "--max-nodes", 16, "--prefill-chunk", 32, "--opt-nodes", 8, "--max-batch", 2)
+    options = ("--backend", "trt-rtx", "--compute-capability", "8.9,12.0", *sizes)
+    engine = tmp_path / "engine"
+    assert run("build", text_bundle, engine, *options, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"engine": str(engine), "built": True}
+    assert run("inspect", engine) == 0
+    text = capsys.readouterr().out
+    for part in (
+        "engine (trt-rtx ",
+        "compute capability 8.9, 12.0; plugin attention, version 1",
+        "at most  64 tokens, 2 sequences, 16 nodes, prefill in chunks of 32",
+        "TreeAttention 2",
+        "[2, 16, 16]",
+        "[2, 2, 64, 8]",
+    ):
+        assert part in text
+    assert run("inspect", engine, "--layers") == 1
+    assert "can't load" in capsys.readouterr().err
+    assert run("inspect", text_bundle, "--layers") == 1
+    assert "is no TensorRT engine" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--compute-capability", "9.0"), "does not build for compute capability 9.0: it accepts 7.5"),
+        (("--compute-capability", "8.9", "--precision", "int8"), "--precision belongs to --backend ort"),
+        (("--compute-capability", "8.9", "--eval", "x"), "--eval belongs to --backend ort, found trt-rtx"),
+        (("--compute-capability", "8.9", "--max-nodes", 500), "--max-nodes 500 is beyond --max-length 256"),
+    ],
+    ids=str,
+)
+def test_command_refuses_in_one_line(text_bundle, tmp_path, capsys, options, message):
+    assert run("build", text_bundle, tmp_path / "engine", "--backend", "trt-rtx", *options) == 1
+    [line] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert message in line
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,62 @@
+"""Which engines a machine may load."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from spec_trt.errors import ManifestError
+from spec_trt.manifest import TensorRtFacts
+from spec_trt.tensorrt_engine import check_tensorrt_engine
+from tests.test_manifest import make_engine_facts
+
+BUILT = TensorRtFacts(
+    attention="plugin",
+    plugin_version="1",
+    compute_capabilities=["8.9", "12.0"],
+    max_length=64,
+    max_batch=1,
+    max_nodes=16,
+    prefill_chunk=32,
+    profiles={},
+)
+HERE = {"library_version": "1.7.1.116", "plugin_version": "1", "compute_capability": "8.9"}
+
+
+def check(built=BUILT, backend="trt-rtx", **changes):
+    facts = make_engine_facts(backend=backend, library_version="1.7.1.116", tensorrt=built)
+    return check_tensorrt_engine(Path("engine"), facts, **(HERE | changes))
+
+
+def test_engine_of_this_machine_is_taken():
+    assert check() == BUILT
+    assert check(compute_capability="12.0") == BUILT
+    native = dataclasses.replace(BUILT, attention="native", plugin_version=None)
+    assert check(native, plugin_version="2") == native
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"library_version": "1.8.0"}, r"built with TensorRT for RTX 1\.7\.1\.116, found 1\.8\.0"),
+        ({"plugin_version": "2"}, "built with TreeAttention plugin 1, found 2"),
+        ({"compute_capability": "9.0"}, r"built for compute capability 8\.9, 12\.0, this GPU has 9\.0"),
+    ],
+    ids=str,
+)
+def test_other_engines_are_refused_with_the_command_that_builds_again(changes, message):
+    with pytest.raises(ManifestError, match=message) as raised:
+        check(**changes)
+    capability = (HERE | changes)["compute_capability"]
+    command = f"spec-trt build BUNDLE engine --backend trt-rtx --compute-capability {capability} --force"
+    assert f"build it again: `{command}`" in str(raised.value)
+
+
+def test_tensorrt_builds_again_on_the_gpu_it_finds():
+    with pytest.raises(ManifestError, match=r"`spec-trt build BUNDLE engine --backend trt --force`"):
+        check(backend="trt", compute_capability="9.0")
+
+
+def test_engine_of_another_back_end_is_refused():
+    with pytest.raises(ManifestError, match="engine has no TensorRT engine"):
+        check(built=None, backend="ort")
