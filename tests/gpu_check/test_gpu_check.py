@@ -7,7 +7,8 @@ import torch
 
 from tests.gpu_check.__main__ import Check, choose_backend, main, parse
 from tests.gpu_check.found import PARTS, Found, find, skip_reason
-from tests.gpu_check.kernels import Case, cases, relative_error
+from tests.gpu_check.kernel_timing import Case, cases
+from tests.gpu_check.kernels import relative_error
 from tests.gpu_check.lossless import PLAIN, MethodResult, report_methods
 from tests.gpu_check.report import Outcome, exit_code, run_part, summary, write_json
 from tests.gpu_check.timing import sets_needed
