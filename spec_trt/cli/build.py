@@ -64,7 +64,8 @@ def command(
 ) -> None:
     """Build the engine directory OUT from the bundle directory BUNDLE.
 
-    Building again with nothing changed does nothing.
+    Building again with nothing changed does nothing. What TensorRT itself says goes to OUT/build.log, or to
+    OUT.build.log where the build fails.
     """
     config = BuildConfig(
         bundle=bundle,

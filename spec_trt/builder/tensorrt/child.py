@@ -15,7 +15,7 @@ from typing import IO, cast
 
 from spec_trt import errors
 from spec_trt.builder.tensorrt.graph_build import GraphBuild
-from spec_trt.builder.tensorrt.library_log import last_warning
+from spec_trt.builder.tensorrt.library_log import last_words
 from spec_trt.errors import BuildError
 
 __all__ = ["build_in_child"]
@@ -56,7 +56,7 @@ def _follow(child: "subprocess.Popen[bytes]", job: GraphBuild, begin: Callable[[
             raise _named(answer["kind"], answer["error"])
         else:
             return
-    ending, reason = _ending(child.wait()), last_warning(job.log)
+    ending, reason = _ending(child.wait()), last_words(job.log)
     raise BuildError(f"the process that built the graph {job.name!r} ended by itself ({ending}): {reason}")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["LibraryLog", "last_warning", "library_log"]
+__all__ = ["LibraryLog", "last_words", "library_log"]
 
 _LONGEST = 500
 _NO_REASON = "the library gave no reason"
@@ -67,11 +67,13 @@ def library_log(path: Path) -> Iterator[LibraryLog]:
         log.close()
 
 
-def last_warning(path: Path) -> str:
-    """The last warning or error in a log, in one line: what there is to go by where a process just ended."""
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-    said = [line for line in lines if line.startswith(("[W]", "[E]"))]
-    return _one_line(said[-1]) if said else _NO_REASON
+def last_words(path: Path) -> str:
+    """The last warning or error in a log and what was printed after it: all there is where a process just ended."""
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else []
+    lines = [line for line in lines if line.strip()]
+    said = [_one_line(line) for line in lines if line.startswith(("[W]", "[E]"))][-1:]
+    printed = [line.strip() for line in lines[-1:] if not line.startswith("[")]
+    return "; ".join([*said, *printed]) or _NO_REASON
 
 
 def _one_line(text: str) -> str:
