@@ -13,8 +13,9 @@ from spec_trt.runtime.drafters.lookahead import LookaheadDrafter, LookaheadOptio
 from spec_trt.runtime.stats import Stats
 from spec_trt.runtime.target import Target
 from spec_trt.runtime.trt_session import TrtSession
+from spec_trt.tensorrt import import_tensorrt
 from tests.runtime.fake_session import FakeBinding, FakeSession, fake_facts
-from tests.runtime.fake_tensorrt import DataType, FakeEngine, FakeStream, fake_tensorrt
+from tests.runtime.fake_tensorrt import DataType, FakeConfig, FakeContext, FakeEngine, FakeStream, fake_tensorrt
 from tests.runtime.fakes import FakeTarget
 
 FACTS = GraphFacts(file="x.engine", inputs=[TensorFacts(name="x", dtype="float32", shape=["nodes"])], outputs=[])
@@ -229,3 +230,20 @@ def test_a_whole_generation_through_the_session(opened, cuda_graphs):
     assert [token for block in blocks for token in block] == MODEL.greedy(prompt, 60)
     assert ("replay" in stream.calls) == cuda_graphs
     assert sum(context.runs for context in engine.contexts) == stream.calls.count("run") + stream.calls.count("replay")
+
+
+def test_the_stand_in_has_nothing_that_the_library_lacks():
+    pytest.importorskip("tensorrt_rtx")
+    real = import_tensorrt("trt-rtx")
+    for stand_in, its in (
+        (FakeEngine, real.ICudaEngine),
+        (FakeContext, real.IExecutionContext),
+        (FakeConfig, real.IRuntimeConfig),
+        (fake_tensorrt({}).Runtime, real.Runtime),
+    ):
+        members = {name for name, value in vars(stand_in).items() if callable(value) or isinstance(value, property)}
+        assert {name for name in members if not name.startswith("_")} <= set(dir(its))
+    assert {"device_memory_size_v2", "create_runtime_config"} <= set(dir(real.ICudaEngine))
+    assert "dynamic_shapes_kernel_specialization_strategy" in dir(real.IRuntimeConfig)
+    assert {"EAGER", "LAZY"} <= set(real.DynamicShapesKernelSpecializationStrategy.__members__)
+    assert "USER_MANAGED" in real.ExecutionContextAllocationStrategy.__members__
