@@ -19,7 +19,9 @@ _OPTIONS = (
         "--compute-capability",
         "compute_capabilities",
         metavar="8.9[,12.0...]",
-        callback=lambda _context, _option, value: None if value is None else tuple(value.split(",")),
+        callback=lambda _context, _option, value: (
+            None if value is None else tuple(part.strip() for part in value.split(","))
+        ),
         help="trt-rtx: the GPUs to build for.  [default: the GPU of this machine]",
     ),
     click.option(
