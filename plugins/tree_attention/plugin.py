@@ -21,7 +21,7 @@ __all__ = ["PLUGIN_VERSION", "creator_class", "plugin_class", "read_attributes",
 PLUGIN_VERSION = str(names.OP_VERSION)
 
 _INPUTS = ("query", "key", "value", "past_key", "past_value", "past_lens", "tree_mask", "positions")
-_QUERY, _KEY, _TREE_MASK = 0, 1, 6
+_QUERY, _KEY = 0, 1
 
 # Of `support.Attributes`, as TensorRT's fields.
 _FIELD_TYPES = {"scale": np.float32, "softcap": np.float32, "sliding_window": np.int32}

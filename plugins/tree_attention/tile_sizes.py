@@ -1,6 +1,7 @@
 """How the kernel's work is cut up, per GPU: the sizes of a tile, and the programs that share a sequence's keys."""
 
 from dataclasses import dataclass
+from functools import cache
 
 __all__ = [
     "MAX_HEAD_DIM",
@@ -48,14 +49,17 @@ class TileSizes:
     num_stages: int
 
 
-# Shared memory per multiprocessor decides: 64 KB (7.5), 164 KB (8.0), 100 KB (8.6, 8.9, 12.x), 228 KB (9.0, 10.x).
-# Two programs should fit at once. Per padded head_dim: block_keys, num_warps, num_stages.
-_SMALL = {64: (64, 4, 3), 128: (32, 4, 3), 256: (32, 8, 2)}
-_LARGE = {64: (64, 4, 3), 128: (64, 4, 3), 256: (32, 8, 3)}
-_BY_CAPABILITY = {80: _LARGE, 86: _SMALL, 89: _SMALL, 90: _LARGE, 100: _LARGE, 120: _SMALL}
+_LIMITS = (32, 64, 128)  # of the rows of a tile, in the tables below
+
+# Shared memory per multiprocessor decides: 164 KB (8.0), 100 KB (8.6, 8.9, 12.x), 228 KB (9.0, 10.x). Two programs
+# should fit at once. Per padded head_dim: keys per step, steps under way, most rows (whose sums take eight warps'
+# registers).
+_SMALL = {64: (64, 3, 128), 128: (32, 3, 128), 256: (32, 2, 64)}
+_LARGE = {64: (64, 3, 128), 128: (64, 3, 128), 256: (32, 3, 64)}
+_BY_CAPABILITY = {80: _SMALL, 90: _LARGE, 120: _SMALL}
 
 # Without tensor cores that Triton drives (7.5, and float32 anywhere) products are taken in registers.
-_SCALAR = {64: (32, 8, 1), 128: (16, 8, 1), 256: (16, 8, 1)}
+_SCALAR = {64: (32, 1, 32), 128: (16, 1, 32), 256: (16, 1, 32)}
 
 
 def tile_sizes(*, capability: int, head_dim: int, itemsize: int, rows: int) -> TileSizes:
@@ -69,15 +73,13 @@ def tile_sizes(*, capability: int, head_dim: int, itemsize: int, rows: int) -> T
     """
     scalar = capability < 80 or itemsize == 4
     table = _SCALAR if scalar else _BY_CAPABILITY[max(known for known in _BY_CAPABILITY if known <= capability)]
-    block_keys, num_warps, num_stages = table[max(64, padded_head_dim(head_dim))]
-    block_rows = _block_rows(rows, limit=32 if scalar else 64)
-    if block_rows == _FEWEST_ROWS and not scalar:
-        num_warps = 4  # a fragment of the matrix product has 16 rows: more warps only need more registers for loads
+    block_keys, num_stages, limit = table[max(64, padded_head_dim(head_dim))]
+    block_rows = _block_rows(rows, limit)
     return TileSizes(
         block_rows=block_rows,
         block_keys=block_keys,
         block_columns=_COLUMNS,
-        num_warps=num_warps,
+        num_warps=8 if scalar or block_rows == limit else 4,
         num_stages=num_stages,
     )
 
@@ -112,6 +114,7 @@ def split_count(*, tiles: int, past: int, window: int, sizes: TileSizes, multipr
     return max(1, min(-(-programs // tiles), blocks, _MAX_SPLITS))
 
 
+@cache  # TensorRT asks again and again, for every layer
 def workspace_bytes(*, batch: int, heads: int, kv_heads: int, nodes: int, head_dim: int) -> int:
     """What the splits' partial sums take at the most, on any GPU, in passes of up to these sizes."""
     group = heads // kv_heads
@@ -119,7 +122,7 @@ def workspace_bytes(*, batch: int, heads: int, kv_heads: int, nodes: int, head_d
         _split_rows(sequences * kv_heads, group * count, limit)
         for sequences in range(1, batch + 1)
         for count in range(1, nodes + 1)
-        for limit in (32, 64)
+        for limit in _LIMITS
     )
     return partial_bytes(rows, head_dim)
 

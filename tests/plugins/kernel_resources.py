@@ -80,28 +80,31 @@ def chosen_variants() -> Iterator[Variant]:
     """Every size of tile on every GPU, and every feature once."""
     for capability in CAPABILITIES:
         for head_dim in (64, 128, 256):
-            for rows in (16, 64):
+            for rows in (16, 128):
                 yield Variant(kernel="attention", capability=capability, head_dim=head_dim, rows=rows)
             yield Variant(kernel="combine", capability=capability, head_dim=head_dim)
         yield Variant(kernel="commit", capability=capability)
-    for head_dim in (80, 96):
+    for head_dim in (80, 96, 128):
         yield Variant(kernel="attention", capability=89, head_dim=head_dim, rows=64)
     for dtype in ("bf16", "fp32"):
-        yield Variant(kernel="attention", capability=89, dtype=dtype, rows=64)
+        yield Variant(kernel="attention", capability=89, dtype=dtype, rows=128)
     yield Variant(kernel="attention", capability=89, attributes=Attributes(scale=1.0), splits=1)
 
 
 def all_variants() -> Iterator[Variant]:
-    """What a model could ask of a GPU, its features all at once."""
+    """Every tile that a model could ask of a GPU, with all features at once."""
     for capability in CAPABILITIES:
         for dtype in ITEMSIZE:
             for head_dim in HEAD_DIMS:
-                for rows in (16, 32, 64):
-                    scalar = capability < 80 or dtype == "fp32"
-                    if (capability, dtype) != (75, "bf16") and not (scalar and rows == 64):
-                        yield Variant(
-                            kernel="attention", capability=capability, dtype=dtype, head_dim=head_dim, rows=rows
-                        )
+                known: set[int] = set()
+                for rows in (16, 32, 64, 128):
+                    variant = Variant(
+                        kernel="attention", capability=capability, dtype=dtype, head_dim=head_dim, rows=rows
+                    )
+                    block_rows = variant.constants()["block_rows"]
+                    if block_rows not in known and (capability, dtype) != (75, "bf16"):
+                        known.add(block_rows)
+                        yield variant
         for head_dim in HEAD_DIMS:
             yield Variant(kernel="combine", capability=capability, head_dim=head_dim)
             yield Variant(kernel="commit", capability=capability, head_dim=head_dim)

@@ -28,7 +28,7 @@ def test_nothing_spills_and_all_fits_the_shared_memory(capability: int, compiled
     ("capability", "product"), [(80, "mma.sync"), (89, "mma.sync"), (90, "wgmma"), (100, "tcgen05")]
 )
 def test_products_are_taken_by_tensor_cores(capability: int, product: str, compiled: dict[Variant, Resources]):
-    ptx = compiled[Variant(kernel="attention", capability=capability, head_dim=128, rows=64)].ptx
+    ptx = compiled[Variant(kernel="attention", capability=capability, head_dim=128, rows=128)].ptx
     assert product in ptx
 
 
