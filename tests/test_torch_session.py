@@ -76,7 +76,6 @@ def test_a_random_subject_runs_too(tmp_path):
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "max_position_embeddings": 128,
-        "tie_word_embeddings": True,
     }
     root = write_random(tmp_path / "random", shape)
     config = ExportConfig(

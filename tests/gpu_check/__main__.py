@@ -6,7 +6,8 @@ within its share of --seconds, and ends with a table and a JSON file. A part tha
   kernels   the Triton kernels against the NumPy reference; their time beside SDPA's and FlexAttention's, and as a
             share of the bandwidth of a copy
   engines   builds TensorRT engines for this GPU with either attention; their logits beside ONNX Runtime's on the CPU
-  lossless  every method through those engines is plain decoding, with CUDA graphs on and off
+  lossless  every method through those engines is plain decoding, with CUDA graphs on and off; the same through
+            ONNX Runtime where it has CUDA
   torch     the same over PyTorch's own modules, their attention the Triton kernel: needs no TensorRT
   speed     what a pass costs by its nodes, launch gaps, plain decoding beside PyTorch's (static cache, torch.compile)
 
@@ -32,14 +33,14 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spec_trt.errors import SpecTrtError
 from spec_trt.export.config import DTYPES
 from spec_trt.tensorrt import TENSORRT_BACKENDS
-from tests.gpu_check.found import PARTS, Found, find, skip_reason
+from tests.gpu_check.found import CUDA_PROVIDER, PARTS, Found, find, skip_reason
 from tests.gpu_check.report import Outcome, PartResult, exit_code, run_part, summary, write_json
 
 if TYPE_CHECKING:
@@ -104,6 +105,12 @@ class Check:
     def seconds_left(self) -> float:
         return self.deadline - time.monotonic()
 
+    @property
+    def ort_engine(self) -> Path:
+        """Where ONNX Runtime's engine is, or will be made."""
+        given: Path | None = self.options.ort_engine
+        return given or self.work / "engine-ort"
+
     @cached_property
     def subject(self) -> "Subject":
         from tests.gpu_check.subject import choose_subject
@@ -113,7 +120,9 @@ class Check:
 
     @cached_property
     def prompts(self) -> list[list[int]]:
-        return self.subject.prompts()
+        from tests.gpu_check.subject import encoded_prompts
+
+        return encoded_prompts(self.model.loaded.tokenizer)
 
     @cached_property
     def model(self) -> "TorchModel":
@@ -127,11 +136,12 @@ class Check:
         return run_kernels(seconds=min(KERNEL_SHARE * self.options.seconds, self.seconds_left))
 
     def build(self) -> Outcome:
+        from spec_trt.runtime.engine import Engine
         from tests.gpu_check.engines import ATTENTIONS, make_bundle, make_reference, run_engines
 
         assert self.backend is not None
         bundle = make_bundle(self.subject, self.options.bundle or self.work / f"bundle-{self.options.dtype}")
-        reference = make_reference(self.subject, self.options.ort_engine or self.work / "engine-ort", self.work)
+        reference = Engine.load(make_reference(self.subject, self.ort_engine, self.work))
         self.engines = {attention: self.work / f"engine-{attention}" for attention in ATTENTIONS}
         return run_engines(
             self.backend, bundle, reference, self.prompts, engines=self.engines, length=self.options.length
@@ -140,7 +150,22 @@ class Check:
     def lossless(self) -> Outcome:
         from tests.gpu_check.engines import run_lossless
 
-        return run_lossless(self.engines, self.prompts, tokens=self.options.tokens)
+        return run_lossless(self._loaders(), self.prompts, tokens=self.options.tokens)
+
+    def _loaders(self) -> "dict[str, Callable[[], Engine]]":
+        """Every engine that runs on the GPU here, by what tables call it."""
+        from spec_trt.runtime.engine import Engine
+        from tests.gpu_check.engines import make_reference
+
+        loaders: dict[str, Callable[[], Engine]] = {}
+        for attention, path in self.engines.items():
+            for switch, cuda_graphs in (("on", True), ("off", False)):
+                title = f"{self.backend}, {attention}, CUDA graphs {switch}"
+                loaders[title] = partial(Engine.load, path, cuda_graphs=cuda_graphs)
+        if CUDA_PROVIDER in self.found.providers:
+            path = make_reference(self.subject, self.ort_engine, self.work)
+            loaders["ONNX Runtime, CUDA, fp32"] = partial(Engine.load, path, device="cuda")
+        return loaders
 
     def torch(self) -> Outcome:
         from tests.gpu_check.torch_loop import run_torch_loop
@@ -194,11 +219,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         work = options.work or Path(temporary)
         check = Check(options=options, found=found, work=work, backend=backend)
         check.deadline = time.monotonic() + options.seconds
-        results = []
+        results: list[PartResult] = []
+        settings = {name: str(value) for name, value in vars(options).items()}
         for part in options.parts:
             results.append(check.run(part))
             _print_part(results[-1])
-    write_json(options.json, found, {name: str(value) for name, value in vars(options).items()}, results)
+            write_json(options.json, found, settings, results)
     print(f"\n{summary(results)}\n\nall figures: {options.json}")
     return exit_code(results)
 

@@ -9,6 +9,7 @@ import torch
 
 from spec_trt.tensorrt import TENSORRT_BACKENDS
 
+CUDA_PROVIDER = "CUDAExecutionProvider"
 PARTS = ("kernels", "engines", "lossless", "torch", "speed")
 
 _EXTRAS = {"trt": "spec-trt[trt]", "trt-rtx": "spec-trt[trt-rtx]"}
@@ -88,10 +89,10 @@ def skip_reason(part: str, found: Found, *, backend: str | None, engines: bool) 
         return "no GPU (PyTorch finds none)"
     if part in ("kernels", "torch") and "triton" not in found.versions:
         return "Triton is not installed"
-    if part in ("engines", "lossless") and backend is None:
+    if part == "engines" and backend is None:
         return f"no TensorRT library: pip install {' or '.join(_EXTRAS.values())}"
     if part == "engines" and "onnxruntime" not in found.versions:
         return "ONNX Runtime, whose result engines are compared with, is not installed"
-    if part == "lossless" and not engines:
-        return "there are no engines: the part `engines` did not make any"
+    if part == "lossless" and not engines and CUDA_PROVIDER not in found.providers:
+        return "there are no engines: the part `engines` made none, and ONNX Runtime has no CUDA here"
     return None

@@ -18,7 +18,6 @@ from spec_trt.heads.eagle_checkpoint import save_eagle
 from spec_trt.heads.medusa import MedusaConfig, MedusaHeads
 from spec_trt.heads.medusa_checkpoint import save_medusa
 from spec_trt.heads.target import HeadTarget, head_target
-from spec_trt.tokenizer import load_tokenizer
 
 RANDOM = "random"
 
@@ -30,7 +29,6 @@ SMOLLM2_135M: dict[str, Any] = {
     "num_attention_heads": 9,
     "num_key_value_heads": 3,
     "max_position_embeddings": 8192,
-    "tie_word_embeddings": True,
     "eos_token_id": 2,
 }
 
@@ -54,18 +52,24 @@ class Subject:
     config: ExportConfig
     name: str
 
-    def prompts(self) -> list[list[int]]:
-        """Token ids: of texts where there is a tokenizer, else drawn, with repetitions to be found."""
-        tokenizer = load_tokenizer(Path(self.config.model)) if Path(self.config.model).is_dir() else None
-        if tokenizer is None:
-            return drawn_prompts(count=len(TEXTS), vocab=min(SMOLLM2_135M["vocab_size"], 300), length=48)
-        if not tokenizer.has_chat_template:
-            return [tokenizer.encode(text) for text in TEXTS]
-        return [tokenizer.encode_chat([{"role": "user", "content": text}]) for text in TEXTS]
-
     def as_type(self, dtype: Dtype) -> "Subject":
         """The same in another type."""
         return replace(self, config=replace(self.config, dtype=dtype))
+
+
+def encoded_prompts(tokenizer: Any) -> list[list[int]]:
+    """The texts as token ids, in the chat template where there is one; drawn ones without a tokenizer.
+
+    Args:
+        tokenizer: transformers' own; None where the model has none.
+    """
+    if tokenizer is None:
+        return drawn_prompts(count=len(TEXTS), vocab=300, length=48)
+    texts = list(TEXTS)
+    if tokenizer.chat_template:
+        chats = [[{"role": "user", "content": text}] for text in TEXTS]
+        texts = [tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) for chat in chats]
+    return [list(tokenizer(text, add_special_tokens=not tokenizer.chat_template)["input_ids"]) for text in texts]
 
 
 def choose_subject(model: str, *, medusa: Path | None, eagle: Path | None, dtype: Dtype, work: Path) -> Subject:
@@ -98,6 +102,8 @@ def _is_demo_shaped(model: Path) -> bool:
 def write_random(directory: Path, shape: dict[str, Any], *, top: int = 3) -> Path:
     """Write a model of a shape with random weights, and random heads for it: `model`, `medusa` and `eagle`.
 
+    The weights are larger than those that training begins with, whose logits would all be nearly the same.
+
     Args:
         directory: Where to.
         shape: transformers' settings of a llama.
@@ -107,6 +113,10 @@ def write_random(directory: Path, shape: dict[str, Any], *, top: int = 3) -> Pat
     torch.manual_seed(0)
     with quiet():
         model = AutoModelForCausalLM.from_config(LlamaConfig(**shape)).eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.ndim > 1:
+                    parameter.normal_(std=2 * parameter.shape[-1] ** -0.5)
         model.save_pretrained(directory / "model")
     target = head_target(model)
     for name in ("medusa", "eagle"):

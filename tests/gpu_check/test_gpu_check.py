@@ -40,7 +40,6 @@ def test_nothing_runs_without_a_gpu(part):
         ("kernels", changed(versions={}), "trt", True, "Triton is not installed"),
         ("torch", changed(versions={}), "trt", True, "Triton is not installed"),
         ("engines", MACHINE, None, False, r"no TensorRT library: pip install spec-trt\[trt\] or"),
-        ("lossless", MACHINE, None, False, "no TensorRT library"),
         ("lossless", MACHINE, "trt-rtx", False, "there are no engines"),
         ("engines", changed(versions={"triton": "3"}), "trt", False, "ONNX Runtime"),
     ],

@@ -5,6 +5,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from spec_trt.export.config import ExportConfig
 from spec_trt.export.torch_reference import reference
@@ -14,8 +15,10 @@ from tests.families import make_model, save_model
 from tests.gpu_check import engines, kernel_timing, kernels, speed
 from tests.gpu_check.kernel_timing import Case, CaseOperands, flex_runner
 from tests.gpu_check.report import Outcome
+from tests.gpu_check.subject import TEXTS, encoded_prompts, long_prompt
 from tests.gpu_check.timing import host_ms
 from tests.plugins.operands import INPUTS
+from tests.runtime.fake_engine import save_byte_tokenizer
 from tests.torch_session import TorchModel, fixed_shapes
 
 CPU = torch.device("cpu")
@@ -106,6 +109,17 @@ def test_a_peer_that_can_not_run_is_a_note(engine, monkeypatch):
     assert outcome.notes == [f"{speed.PEER}: RuntimeError: no compiler here"]
 
 
+def test_prompts_are_texts_where_there_is_a_tokenizer(tmp_path):
+    save_byte_tokenizer(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    [first, *_] = encoded_prompts(tokenizer)
+    assert tokenizer.decode(first) == f"<{TEXTS[0]}>:"
+    tokenizer.chat_template = None
+    assert tokenizer.decode(encoded_prompts(tokenizer)[0]) == TEXTS[0]
+    assert len(encoded_prompts(None)) == len(TEXTS)
+    assert long_prompt([[1, 2], [3]], 7) == [1, 2, 3, 1, 2, 3, 1]
+
+
 class Logits:
     """An engine that knows its logits alone."""
 
@@ -137,3 +151,12 @@ def test_engines_are_compared_and_one_that_fails_is_left_out(monkeypatch, tmp_pa
     assert list(paths) == ["plugin"]
     assert outcome.figures["plugin"] == {"worst_logit": 0.5, "same_top": 2, "bound": 0.3}
     assert outcome.failures == ["plugin: logits off by 0.5", "trt-rtx, native: RuntimeError: no kernel for this"]
+
+
+def test_every_engine_is_checked_whatever_becomes_of_another(engine):
+    def broken():
+        raise RuntimeError("no memory")
+
+    outcome = engines.run_lossless({"broken": broken, "engine": lambda: engine}, [[3, 4, 5, 3, 4]], tokens=4)
+    assert outcome.failures == ["broken: RuntimeError: no memory"]
+    assert set(outcome.figures["engine"]) == set(engine.methods)
