@@ -178,7 +178,7 @@ class Check:
 
         prompt = long_prompt(self.prompts, self.options.past)
         engines = self._timed_engines()
-        peer = torch_peer(self.model, prompt, tokens=self.options.tokens)
+        peer = torch_peer(self.subject.config, prompt, tokens=self.options.tokens)
         return run_speed(engines, peer, prompt, tokens=self.options.tokens)
 
     def _timed_engines(self) -> "dict[str, Engine]":

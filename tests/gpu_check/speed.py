@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 
+from spec_trt.export.config import ExportConfig
+from spec_trt.export.load import load_model
+from spec_trt.export.source import locate
 from spec_trt.runtime.engine import Engine, GenerationConfig
 from spec_trt.runtime.tree import ROOT, TreeBuilder
 from tests.gpu_check.report import Outcome
 from tests.gpu_check.timing import event_ms, host_ms
-from tests.torch_session import TorchModel
 
 NODES = (1, 2, 4, 8, 16, 32, 64)
 PEER = "PyTorch, static cache, torch.compile"
@@ -95,19 +97,22 @@ def plain_rate(engine: Engine, prompt: Sequence[int], tokens: int) -> float:
     return engine.generate(prompt, GenerationConfig(max_new_tokens=tokens, ignore_eos=True)).stats.tokens_per_s
 
 
-def torch_peer(model: TorchModel, prompt: Sequence[int], *, tokens: int) -> Rate:
-    """transformers' own greedy decoding with a static cache, its forward compiled.
+def torch_peer(config: ExportConfig, prompt: Sequence[int], *, tokens: int, device: str = "cuda") -> Rate:
+    """transformers' own greedy decoding with a static cache, its forward compiled on a GPU.
 
-    The model's attention is PyTorch's own from here on.
+    Args:
+        config: The model; a copy of it is loaded, with PyTorch's own attention.
+        prompt: Token ids.
+        tokens: To generate for a rate.
+        device: Where to run.
     """
-    causal: Any = model.loaded.model.to("cuda")
+    causal: Any = load_model(locate(config.model), config.dtype).model.to(device)
     causal.set_attn_implementation("sdpa")
-    ids = torch.tensor([list(prompt)], device="cuda")
+    ids = torch.tensor([list(prompt)], device=device)
 
     def seconds(count: int) -> float:
-        torch.cuda.synchronize()
         started = time.perf_counter()
-        causal.generate(
+        out = causal.generate(
             ids,
             attention_mask=torch.ones_like(ids),
             min_new_tokens=count,
@@ -115,7 +120,7 @@ def torch_peer(model: TorchModel, prompt: Sequence[int], *, tokens: int) -> Rate
             do_sample=False,
             cache_implementation="static",
         )
-        torch.cuda.synchronize()
+        out.tolist()  # waits for the GPU
         return time.perf_counter() - started
 
     few = max(tokens // 8, 2)

@@ -1,5 +1,6 @@
 """The parts themselves, on the CPU: the GPU's clock and kernels, and TensorRT, have stand-ins."""
 
+import math
 from typing import Any, cast
 
 import numpy as np
@@ -10,7 +11,7 @@ from transformers import AutoTokenizer
 from spec_trt.export.config import ExportConfig
 from spec_trt.export.torch_reference import reference
 from spec_trt.plugins.tree_attention.reference import tree_attention
-from spec_trt.runtime.engine import Engine
+from spec_trt.runtime.engine import Engine, GenerationConfig
 from tests.families import make_model, save_model
 from tests.gpu_check import engines, kernel_timing, kernels, speed
 from tests.gpu_check.kernel_timing import Case, CaseOperands, flex_runner
@@ -97,6 +98,13 @@ def test_costs_rates_and_gaps_of_an_engine_beside_a_peer(engine, monkeypatch):
     assert rates[speed.PEER] == 50
     assert rates["engine"] > 0
     assert "over PyTorch's" in outcome.tables[-1]
+
+
+def test_the_peer_decodes_with_its_own_copy_of_the_model(engine):
+    config = ExportConfig(model=str(engine._tokenizer_directory), output=engine._tokenizer_directory, check=False)
+    before = engine.generate([3, 4, 5], GenerationConfig(max_new_tokens=4, ignore_eos=True)).token_ids
+    assert math.isfinite(speed.torch_peer(config, [3, 4, 5], tokens=24, device="cpu")())
+    assert engine.generate([3, 4, 5], GenerationConfig(max_new_tokens=4, ignore_eos=True)).token_ids == before
 
 
 def test_a_peer_that_can_not_run_is_a_note(engine, monkeypatch):
