@@ -31,6 +31,7 @@ class DraftStep:
         log_probs: [rows, top_k] float32: of these tokens.
         features: [rows, hidden], on the host or not: stands in for the target's feature in rows that follow.
         visible: [rows, tentative] bool: the tentative rows that each of the rows sees.
+        logits: [rows, draft_vocab], on the host or not: of all the draft's tokens; None where not asked for.
     """
 
     level: int
@@ -38,6 +39,7 @@ class DraftStep:
     log_probs: NDArray[np.float32]
     features: Any
     visible: NDArray[np.bool_]
+    logits: Any = None
 
 
 class DraftModel:
@@ -84,13 +86,16 @@ class DraftModel:
         """Begin a sequence whose first `extend` will have `rows` rows."""
         self.cache.reset(0, rows=rows)
 
-    def extend(self, features: Mapping[str, Tensor], nodes: Sequence[int], tokens: Sequence[int]) -> DraftStep:
+    def extend(
+        self, features: Mapping[str, Tensor], nodes: Sequence[int], tokens: Sequence[int], *, logits: bool = False
+    ) -> DraftStep:
         """Commit the target's newest rows and draft behind the last one, in place of all tentative rows.
 
         Args:
             features: The base graph's outputs that `needs` names, [nodes of its pass, hidden] each.
             nodes: Which of the pass's nodes, at least one, in the order of their positions.
             tokens: The token that followed each of them.
+            logits: Whether this step and those that expand it have the draft's logits.
 
         Returns:
             The last row's predictions; the next `extend` overwrites them.
@@ -99,7 +104,7 @@ class DraftModel:
         self.cache.truncate()
         for start in range(0, len(nodes), self._chunk):
             chosen = list(nodes[start : start + self._chunk])
-            bound = self._bound(len(chosen), causal=True)
+            bound = self._bound(len(chosen), causal=True, logits=logits)
             bound.write_target_features(sources, chosen)
             first = int(self.cache.lengths[0])
             self._run(bound, tokens[start : start + self._chunk], np.arange(first, first + len(chosen)))
@@ -119,7 +124,8 @@ class DraftModel:
         """
         if step.level == 0:
             self.cache.truncate()
-        bound = self._bound(len(tokens), tentative=step.visible.shape[1], causal=False)
+        with_logits = step.logits is not None
+        bound = self._bound(len(tokens), tentative=step.visible.shape[1], causal=False, logits=with_logits)
         visible = bound.show(step.visible[rows])
         bound.features[0] = step.features[rows]
         self._run(bound, tokens, int(self.cache.lengths[0]) + step.level)
@@ -130,6 +136,7 @@ class DraftModel:
             log_probs=bound.graph.outputs[names.LOG_PROBS][0],
             features=bound.next_features[0],
             visible=visible,
+            logits=None if bound.logits is None else bound.logits[0],
         )
 
     def _run(self, bound: "_Pass", tokens: Numbers, positions: int | NDArray[np.int64]) -> None:
@@ -148,12 +155,14 @@ class DraftModel:
             log_probs=bound.graph.outputs[names.LOG_PROBS][0, -1:].copy(),
             features=self._newest_feature,
             visible=np.empty((1, 0), dtype=np.bool_),
+            logits=None if bound.logits is None else bound.logits[0, -1:].clone(),
         )
 
-    def _bound(self, nodes: int, *, causal: bool, tentative: int = 0) -> "_Pass":
+    def _bound(self, nodes: int, *, causal: bool, logits: bool, tentative: int = 0) -> "_Pass":
         """The graph bound for a pass of this size; made once per size and buffer."""
         self.cache.reserve(int(self.cache.lengths[0]) + tentative + nodes)
-        size = _PassSize(nodes=nodes, window=self._window(nodes, tentative, causal=causal), causal=causal)
+        window = self._window(nodes, tentative, causal=causal)
+        size = _PassSize(nodes=nodes, window=window, causal=causal, logits=logits)
         if self._bound_buffer is not self.cache.buffer:
             self._passes.clear()
             self._bound_buffer = self.cache.buffer
@@ -169,12 +178,13 @@ class DraftModel:
     def _bind(self, size: "_PassSize") -> "_Pass":
         features, next_features = (self._new_features(size.nodes, self.facts.hidden) for _ in range(2))
         new_rows = self.cache.new_rows(1, size.nodes)
+        logits = {names.DRAFT_LOGITS: self._new_features(size.nodes, self.facts.draft_vocab)} if size.logits else {}
         graph = BoundGraph(
             self._session,
             written=self._new_inputs(size),
             read=self._new_outputs(size),
             inputs={names.FEATURES: features, **self.cache.views()},
-            outputs={names.NEXT_FEATURES: next_features, **self.cache.new_row_views(new_rows)},
+            outputs={names.NEXT_FEATURES: next_features, **logits, **self.cache.new_row_views(new_rows)},
         )
         own = graph.inputs[names.TREE_MASK][0, :, -size.nodes :]
         own[:] = np.tri(size.nodes) if size.causal else np.eye(size.nodes)
@@ -183,6 +193,7 @@ class DraftModel:
             features=on_host(features),
             next_features=on_host(next_features),
             new_rows=on_host(new_rows),
+            logits=logits.get(names.DRAFT_LOGITS),
             fusion=self._bind_fusion(self._fuse, features) if self._fuse and size.causal else None,
         )
 
@@ -221,6 +232,7 @@ class _PassSize:
     nodes: int
     window: int
     causal: bool
+    logits: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,12 +245,13 @@ class _Fusion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pass:
-    """The graph tied to the tensors of one pass size, the large ones as `on_host` has them."""
+    """The graph tied to the tensors of one pass size, the large ones as `on_host` has them, but for the logits."""
 
     graph: BoundGraph
     features: Any
     next_features: Any
     new_rows: Rows
+    logits: Tensor | None
     fusion: _Fusion | None
 
     def show(self, earlier: NDArray[np.bool_]) -> NDArray[np.bool_]:

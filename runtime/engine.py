@@ -13,6 +13,8 @@ from torch import Tensor
 from spec_trt import names
 from spec_trt.errors import ConfigError, ManifestError, PromptError
 from spec_trt.manifest import Manifest, load_manifest
+from spec_trt.runtime.accept import Acceptance, Guarantee
+from spec_trt.runtime.acceptance_rule import acceptance_rule
 from spec_trt.runtime.backend import open_backend
 from spec_trt.runtime.decode import decode
 from spec_trt.runtime.detokenizer import Detokenizer
@@ -20,6 +22,8 @@ from spec_trt.runtime.drafters import NO_HEADS, available_methods, make_drafter
 from spec_trt.runtime.drafters.drafter import Drafter
 from spec_trt.runtime.drafters.heads import Heads
 from spec_trt.runtime.head_loader import load_heads
+from spec_trt.runtime.sampler import Sampler
+from spec_trt.runtime.sampling import Sampling
 from spec_trt.runtime.stats import Stats
 from spec_trt.runtime.stop import Emission, FinishReason, StopChecker
 from spec_trt.runtime.target import Target
@@ -38,6 +42,7 @@ class GenerationConfig:
     Attributes:
         method: The speculative method's name.
         options: The method's own options, by name.
+        sampling: How the next token is chosen; the likeliest one by default.
         max_new_tokens: Tokens to emit at the most.
         stop: Texts that end the generation and are cut off.
         ignore_eos: Whether to go on past the model's end-of-sequence tokens.
@@ -45,6 +50,7 @@ class GenerationConfig:
 
     method: str = "autoregressive"
     options: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Sampling = field(default_factory=Sampling)
     max_new_tokens: int = 256
     stop: Sequence[str] = ()
     ignore_eos: bool = False
@@ -56,19 +62,28 @@ class GenerationConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """A finished generation; nothing that was cut by a stop is in it."""
+    """A finished generation; nothing that was cut by a stop is in it.
+
+    Attributes:
+        text: What was generated.
+        token_ids: The same as tokens.
+        finish_reason: Why it ended.
+        guarantee: What it has in common with plain decoding's: every token, its distribution only, or neither.
+        stats: What it cost and gained.
+    """
 
     text: str
     token_ids: list[int]
     finish_reason: FinishReason
+    guarantee: Guarantee
     stats: Stats
 
 
 class Generation:
     """A generation under way: iterate it for pieces as they come, or take the whole `result`."""
 
-    def __init__(self, emissions: Generator[Emission, None, None], stats: Stats) -> None:
-        self.stats = stats
+    def __init__(self, emissions: Generator[Emission, None, None], stats: Stats, guarantee: Guarantee) -> None:
+        self.stats, self.guarantee = stats, guarantee
         self._emissions = emissions
         self._seen: list[Emission] = []
 
@@ -92,6 +107,7 @@ class Generation:
             text="".join(emission.text for emission in self._seen),
             token_ids=[token for emission in self._seen for token in emission.token_ids],
             finish_reason=reason,
+            guarantee=self.guarantee,
             stats=self.stats,
         )
 
@@ -202,21 +218,27 @@ class Engine:
 
         Raises:
             PromptError: The prompt is empty, does not fit the context, or has an id outside the vocabulary.
-            ConfigError: The method or an option is unknown; or, at the first piece, the engine is generating already.
+            ConfigError: The method or an option is unknown, or the method does not go with the sampling; or, at the
+                first piece, the engine is generating already.
         """
         config = config or GenerationConfig()
         token_ids = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
         self.check_prompt(token_ids)
         model, stats = self.manifest.model, Stats()
         eos_ids = () if config.ignore_eos else model.eos_ids
-        drafter = make_drafter(config.method, config.options, vocab=model.vocab, eos_ids=eos_ids, heads=self._heads)
+        sampler = Sampler(config.sampling, token_ids, vocab=model.vocab)
+        drafter = make_drafter(
+            config.method, config.options, vocab=model.vocab, eos_ids=eos_ids, heads=self._heads, sampler=sampler
+        )
+        acceptance = acceptance_rule(sampler)
         stopper = StopChecker(
             detokenizer=Detokenizer(self._optional_tokenizer.decode if self._optional_tokenizer else _no_text),
             eos_ids=eos_ids,
             stop=config.stop,
             max_new_tokens=min(config.max_new_tokens, self.max_length - len(token_ids)),
         )
-        return Generation(self._emissions(token_ids, drafter, stopper, stats), stats)
+        emissions = self._emissions(token_ids, drafter, acceptance, stopper, stats)
+        return Generation(emissions, stats, acceptance.guarantee)
 
     def next_logits(self, token_ids: Sequence[int]) -> Tensor:
         """The target's logits after a text: [vocab].
@@ -254,9 +276,16 @@ class Engine:
             raise PromptError(f"token id {outside[0]} is outside the model's vocabulary of {model.vocab}")
 
     def _emissions(
-        self, prompt: Sequence[int], drafter: Drafter, stopper: StopChecker, stats: Stats
+        self, prompt: Sequence[int], drafter: Drafter, acceptance: Acceptance, stopper: StopChecker, stats: Stats
     ) -> Generator[Emission, None, None]:
-        blocks = decode(prompt, target=self._target, drafter=drafter, max_new_tokens=stopper.remaining, stats=stats)
+        blocks = decode(
+            prompt,
+            target=self._target,
+            drafter=drafter,
+            max_new_tokens=stopper.remaining,
+            stats=stats,
+            acceptance=acceptance,
+        )
         with self._claimed():
             for block in blocks:
                 with stats.time("other"):

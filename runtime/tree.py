@@ -1,6 +1,6 @@
 """The token tree: what every drafter proposes and every verify pass runs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
@@ -72,6 +72,8 @@ class Tree:
     Attributes:
         tokens: [nodes] int64; siblings have distinct ones.
         topology: How they hang together.
+        draft_probs: Where drafts were drawn, by their parent: the distribution that its first child was drawn from,
+            [vocab]; the further ones from the same without the tokens of those before. Siblings are in draw order.
 
     Raises:
         ConfigError: There are not as many tokens as nodes, or siblings are equal.
@@ -79,6 +81,7 @@ class Tree:
 
     tokens: IntArray
     topology: Topology
+    draft_probs: Mapping[int, NDArray[np.float64]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.tokens.shape != self.topology.parents.shape:
@@ -122,9 +125,15 @@ class Tree:
 
 @dataclass
 class TreeBuilder:
-    """Grows a tree as a trie: an equal sibling is found, not added again."""
+    """Grows a tree as a trie: an equal sibling is found, not added again.
+
+    Attributes:
+        root_token: The root's.
+        draft_probs: See `Tree`; filled in by who draws.
+    """
 
     root_token: int
+    draft_probs: dict[int, NDArray[np.float64]] = field(init=False, default_factory=dict)
     _tokens: list[int] = field(init=False)
     _parents: list[int] = field(init=False)
     _nodes: dict[tuple[int, int], int] = field(init=False)
@@ -153,4 +162,8 @@ class TreeBuilder:
 
     def build(self) -> Tree:
         """The tree as it stands."""
-        return Tree(tokens=np.array(self._tokens, dtype=np.int64), topology=topology_of(tuple(self._parents)))
+        return Tree(
+            tokens=np.array(self._tokens, dtype=np.int64),
+            topology=topology_of(tuple(self._parents)),
+            draft_probs=self.draft_probs,
+        )

@@ -19,8 +19,9 @@ class PassOutput:
 
     Attributes:
         argmax: [nodes] int64: the target's greedy next token after every node, accepted or not.
-        tensors: Further outputs of the base graph for these nodes, by name, as the drafter's
-            `needs` asked for them: hidden_states [nodes, hidden], features.{i} [nodes, hidden].
+        tensors: Further outputs of the base graph for these nodes, by name, as the drafter's and the acceptance
+            rule's `needs` asked for them: hidden_states [nodes, hidden], features.{i} [nodes, hidden],
+            logits [nodes, vocab].
     """
 
     argmax: NDArray[np.int64]

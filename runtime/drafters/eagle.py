@@ -17,6 +17,9 @@ __all__ = ["EagleDrafter", "Grower", "StaticGrower"]
 class Grower(Protocol):
     """What decides the tree that the draft model grows."""
 
+    logits: bool
+    """Whether it reads the draft's logits, of all its tokens."""
+
     def grow(self, builder: TreeBuilder, step: "DraftStep", max_depth: int) -> None:
         """Draft below the root.
 
@@ -49,7 +52,7 @@ class EagleDrafter:
         count = len(prompt) - 1
         self._root = prompt[-1]
         self._model.reset(count)
-        self._step = None if out is None else self._model.extend(out.tensors, range(count), prompt[1:])
+        self._step = None if out is None else self._extend(out, range(count), prompt[1:])
 
     def propose(self, max_depth: int) -> Tree:
         """The root and what the draft model predicts behind it."""
@@ -61,7 +64,10 @@ class EagleDrafter:
     def observe(self, tree: Tree, out: "PassOutput", path: Sequence[int], extra: int) -> None:
         """Give the draft its true rows: the features of the accepted nodes, each with the token after it."""
         self._root = extra
-        self._step = self._model.extend(out.tensors, path, emitted_tokens(tree, path, extra))
+        self._step = self._extend(out, path, emitted_tokens(tree, path, extra))
+
+    def _extend(self, out: "PassOutput", nodes: Sequence[int], tokens: Sequence[int]) -> "DraftStep":
+        return self._model.extend(out.tensors, nodes, tokens, logits=self._grower.logits)
 
 
 class StaticGrower:
@@ -72,6 +78,8 @@ class StaticGrower:
         model: The draft model.
         eos_ids: Tokens after which nothing is drafted.
     """
+
+    logits = False
 
     def __init__(self, options: StaticTreeOptions, *, model: "DraftModel", eos_ids: frozenset[int]) -> None:
         self._model, self._eos_ids = model, eos_ids

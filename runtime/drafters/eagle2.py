@@ -70,6 +70,8 @@ class DynamicGrower:
         eos_ids: Tokens after which nothing is drafted.
     """
 
+    logits = False
+
     def __init__(self, options: Eagle2Options, *, model: "DraftModel", eos_ids: frozenset[int]) -> None:
         self._options, self._model, self._eos_ids = options, model, eos_ids
         self._top_k = min(options.top_k, model.facts.top_k)

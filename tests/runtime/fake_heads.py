@@ -94,6 +94,8 @@ def _candidates(outputs: Arrays, place: tuple[int, ...], token: int, vocab: int)
     ids[:] = (token + np.arange(len(ids))) % vocab
     if names.LOG_PROBS in outputs:
         outputs[names.LOG_PROBS][place] = -0.1 - np.arange(len(ids))
+    if names.DRAFT_LOGITS in outputs:
+        outputs[names.DRAFT_LOGITS][place] = -((np.arange(vocab) - token) % vocab)
 
 
 def _medusa(next_token: NextToken, vocab: int) -> Run:

@@ -3,13 +3,16 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from spec_trt import names
 from spec_trt.manifest import ModelFacts
 
 NextToken = Callable[[Sequence[int]], int]
+Logits = Callable[[Sequence[int]], NDArray[np.float32]]
 
 HIDDEN = 3
 
@@ -46,6 +49,7 @@ class FakeSession:
     """
 
     next_token: NextToken
+    logits: Logits | None = None
     vocab: int = 16
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     runs: int = 0
@@ -75,16 +79,21 @@ class FakeBinding:
 
     def _answer(self, sequence: int, rows: Tensor) -> None:
         for index, node in enumerate(self.inputs[names.LOGITS_ROWS][sequence].tolist()):
-            token = self.session.next_token(self._visible(sequence, rows, node))
+            text = self._visible(sequence, rows, node)
+            logits = self._logits(text)
             if names.ARGMAX in self.outputs:
-                self.outputs[names.ARGMAX][sequence, index] = token
+                self.outputs[names.ARGMAX][sequence, index] = logits.argmax()
             if names.LOGITS in self.outputs:
-                self.outputs[names.LOGITS][sequence, index] = torch.nn.functional.one_hot(
-                    torch.tensor(token), self.session.vocab
-                )
+                self.outputs[names.LOGITS][sequence, index] = logits
         for name, tensor in text_features(rows[:, 0].tolist()).items():
             if name in self.outputs:
                 self.outputs[name][sequence] = tensor
+
+    def _logits(self, text: Sequence[int]) -> Tensor:
+        """[vocab]: the model's, or else all on the next token."""
+        if self.session.logits is not None:
+            return torch.from_numpy(self.session.logits(text))
+        return torch.nn.functional.one_hot(torch.tensor(self.session.next_token(text)), self.session.vocab).float()
 
     def _visible(self, sequence: int, rows: Tensor, node: int) -> list[int]:
         """The tokens that a node sees, checked to be one per position from 0 on."""

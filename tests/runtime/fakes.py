@@ -36,6 +36,13 @@ class FakeTarget:
             text.append(self.next_token(text))
         return text[len(prompt) :]
 
+    def logits(self, prefix: Sequence[int]) -> NDArray[np.float32]:
+        """[vocab]: noise from the last `order` tokens, and most often the next token on top."""
+        digest = hash((self.seed, *prefix[-self.order :])) % 2**32
+        scores = np.random.default_rng(digest).standard_normal(self.vocab).astype(np.float32)
+        scores[self.next_token(prefix)] += 2
+        return scores
+
     def argmax(self, text: Sequence[int], tree: Tree) -> NDArray[np.int64]:
         """[nodes] int64: each node's next token, from its own path."""
         paths = [tree.tokens[tree.path(node)].tolist() for node in range(len(tree))]
