@@ -150,7 +150,11 @@ def test_a_damaged_engine_file_is_the_librarys_to_refuse(directory):
 
 def test_a_prompt_must_fit_what_the_engine_was_built_for(tmp_path):
     model = fake_facts()
-    engine = Engine(make_manifest(model=model, engine=trt_facts()), Target(FakeSession(len), model), tmp_path)
+    engine = Engine(
+        make_manifest(model=model, engine=trt_facts()),
+        Target(FakeSession(lambda text: len(text) % 16), model),
+        tmp_path,
+    )
     assert engine.max_length == 100
     with pytest.raises(PromptError, match=r"the engine holds 100 .*, or build it again with a larger --max-length"):
         engine.check_prompt([1] * 100)
