@@ -28,10 +28,10 @@ TEMPLATE = (
 
 
 def fake_engine(
-    directory: Path, model: Model, *, max_positions=512, eos_ids=(), heads=None, **target_options
+    directory: Path, model: Model, *, max_positions=512, eos_ids=(), heads=None, logits=None, **target_options
 ) -> Engine:
     facts = fake_facts(vocab=model.vocab, max_positions=max_positions, eos_ids=eos_ids)
-    session = FakeSession(model.next_token, vocab=model.vocab)
+    session = FakeSession(model.next_token, vocab=model.vocab, logits=logits)
     manifest = make_manifest(model=facts, engine=make_engine_facts())
     heads = heads or fake_heads(model.next_token, vocab=model.vocab)
     return Engine(manifest, Target(session, facts, **target_options), directory, heads)

@@ -95,7 +95,7 @@ def _candidates(outputs: Arrays, place: tuple[int, ...], token: int, vocab: int)
     if names.LOG_PROBS in outputs:
         outputs[names.LOG_PROBS][place] = -0.1 - np.arange(len(ids))
     if names.DRAFT_LOGITS in outputs:
-        outputs[names.DRAFT_LOGITS][place] = -((np.arange(vocab) - token) % vocab)
+        outputs[names.DRAFT_LOGITS][place] = -1 - (np.arange(vocab) - token) % vocab
 
 
 def _medusa(next_token: NextToken, vocab: int) -> Run:

@@ -59,7 +59,8 @@ class TorchBinding:
     @torch.no_grad()
     def run(self):
         for name, tensor in self.function(self.inputs).items():
-            self.outputs[name].copy_(tensor)
+            if name in self.outputs:
+                self.outputs[name].copy_(tensor)
 
 
 def eagle_graph(draft):
@@ -86,7 +87,8 @@ def eagle_graph(draft):
 
         out = draft(inputs[names.INPUT_IDS], inputs[names.FEATURES], inputs[names.POSITION_IDS], attend)
         log_probs, token_ids = out.logits.log_softmax(-1).topk(TOP_K)
-        outputs |= {names.TOKEN_IDS: token_ids, names.LOG_PROBS: log_probs, names.NEXT_FEATURES: out.next_features}
+        outputs |= {names.TOKEN_IDS: token_ids, names.LOG_PROBS: log_probs}
+        outputs |= {names.NEXT_FEATURES: out.next_features, names.DRAFT_LOGITS: out.logits}
         return outputs
 
     return run
@@ -161,6 +163,21 @@ def test_levels_predict_what_the_plain_module_does(version):
     fourth = model.expand(third, torch.tensor([1, 1]).numpy(), last)
     for row, token in enumerate(last):
         assert_predicts(fourth, row, chain_logits(draft, features, tokens, [*paths[1], token]))
+
+
+def test_logits_come_on_request_at_every_level():
+    draft = make_draft(1)
+    model = make_model(draft, chunk=5)
+    tokens = [3 * number % VOCAB for number in range(7)]
+    features = target_features(model, len(tokens))
+    model.reset(len(tokens))
+    first = model.extend(features, range(len(tokens)), tokens, logits=True)
+    second = model.expand(first, [0, 0], [4, 5])
+    expected = [chain_logits(draft, features, tokens, drafted) for drafted in ([], [4], [5])]
+    torch.testing.assert_close(torch.cat([first.logits, second.logits]), torch.stack(expected), rtol=1e-4, atol=1e-4)
+    without = model.extend(features, [0], [6])
+    assert without.logits is None
+    assert model.expand(without, [0, 0], [4, 5]).logits is None
 
 
 @pytest.mark.parametrize("version", [1, 3])

@@ -5,6 +5,7 @@ from spec_trt.manifest import describe_files, save_manifest
 from spec_trt.runtime.drafters import METHODS
 from spec_trt.runtime.drafters.heads import Heads
 from spec_trt.runtime.engine import Engine, GenerationConfig
+from spec_trt.runtime.sampling import Sampling
 from tests.runtime.fake_engine import EOS, fake_engine, save_byte_tokenizer
 from tests.runtime.fakes import FakeTarget
 from tests.test_manifest import make_engine_facts, make_manifest
@@ -41,6 +42,44 @@ def test_a_second_generation_equals_the_first(tmp_path, method):
     assert first.token_ids == second.token_ids == MODEL.greedy(prompt, 40)
     assert first.stats.passes == second.stats.passes
     assert first.finish_reason == "length"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_seed_gives_plain_samplings_output_again(tmp_path, method):
+    engine = fake_engine(tmp_path, MODEL, logits=MODEL.logits)
+
+    def output(method, seed):
+        sampling = Sampling(temperature=0.9, top_p=0.9, repetition_penalty=1.2, seed=seed)
+        result = engine.generate([1, 2, 3], GenerationConfig(method=method, sampling=sampling, max_new_tokens=40))
+        assert result.guarantee == "token for token"
+        return result.token_ids
+
+    assert output(method, 7) == output(method, 7) == output("autoregressive", 7) != output(method, 8)
+
+
+def test_results_say_what_they_have_in_common_with_plain_decoding(tmp_path):
+    engine = fake_engine(tmp_path, MODEL, logits=MODEL.logits)
+
+    def guarantee(method, **sampling):
+        config = GenerationConfig(method=method, sampling=Sampling(**sampling), max_new_tokens=5)
+        return engine.generate([1, 2, 3], config).guarantee
+
+    assert guarantee("eagle", temperature=1, draft_sampling=True) == "in law"
+    assert guarantee("medusa", temperature=1, acceptance="typical") == "not lossless"
+    assert guarantee("eagle", draft_sampling=True) == guarantee("medusa", acceptance="typical") == "token for token"
+
+
+def test_a_method_that_does_not_go_with_the_sampling_is_refused(tmp_path):
+    engine = fake_engine(tmp_path, MODEL)
+    for method in METHODS:
+        drawn = GenerationConfig(method=method, sampling=Sampling(draft_sampling=True))
+        typical = GenerationConfig(method=method, sampling=Sampling(acceptance="typical"))
+        if method != "eagle":
+            with pytest.raises(ConfigError, match=rf"before anything is drawn \(eagle\): found {method}; choose"):
+                engine.stream([1], drawn)
+        if method != "medusa":
+            with pytest.raises(ConfigError, match=rf"typical acceptance is for medusa: found {method}; choose"):
+                engine.stream([1], typical)
 
 
 @pytest.mark.parametrize("method", METHODS)
