@@ -109,7 +109,7 @@ class DraftModel:
             first = int(self.cache.lengths[0])
             self._run(bound, tokens[start : start + self._chunk], np.arange(first, first + len(chosen)))
             self.cache.commit(bound.new_rows, [range(len(chosen))])
-        return self._last_row(bound)
+        return self._last_row(bound, len(chosen) - 1)
 
     def expand(self, step: DraftStep, rows: Numbers, tokens: Numbers) -> DraftStep:
         """Draft behind some of the tokens that the newest step predicted.
@@ -140,27 +140,29 @@ class DraftModel:
         )
 
     def _run(self, bound: "_Pass", tokens: Numbers, positions: int | NDArray[np.int64]) -> None:
-        inputs = bound.graph.inputs
-        inputs[names.INPUT_IDS][0] = tokens
-        inputs[names.POSITION_IDS][0] = positions
+        inputs, nodes = bound.graph.inputs, len(tokens)
+        inputs[names.INPUT_IDS][0, :nodes] = tokens
+        inputs[names.POSITION_IDS][0, :nodes] = positions
         inputs[names.PAST_LENS][0] = self.cache.lengths[0]
         bound.graph.run()
 
-    def _last_row(self, bound: "_Pass") -> DraftStep:
-        """The end of a pass, in arrays of its own: a first level of the pass's size may follow."""
-        self._newest_feature[0] = bound.next_features[0, -1]
+    def _last_row(self, bound: "_Pass", row: int) -> DraftStep:
+        """The last of a pass's rows but padding, in arrays of its own: a first level of the pass's size may follow."""
+        self._newest_feature[0] = bound.next_features[0, row]
         return DraftStep(
             level=0,
-            token_ids=bound.graph.outputs[names.TOKEN_IDS][0, -1:].copy(),
-            log_probs=bound.graph.outputs[names.LOG_PROBS][0, -1:].copy(),
+            token_ids=bound.graph.outputs[names.TOKEN_IDS][0, row : row + 1].copy(),
+            log_probs=bound.graph.outputs[names.LOG_PROBS][0, row : row + 1].copy(),
             features=self._newest_feature,
             visible=np.empty((1, 0), dtype=np.bool_),
-            logits=None if bound.logits is None else bound.logits[0, -1:].clone(),
+            logits=None if bound.logits is None else bound.logits[0, row : row + 1].clone(),
         )
 
     def _bound(self, nodes: int, *, causal: bool, logits: bool, tentative: int = 0) -> "_Pass":
         """The graph bound for a pass of this size; made once per size and buffer."""
         self.cache.reserve(int(self.cache.lengths[0]) + tentative + nodes)
+        if causal and self._fixed is not None:
+            nodes = self._fixed.padded(nodes)
         window = self._window(nodes, tentative, causal=causal)
         size = _PassSize(nodes=nodes, window=window, causal=causal, logits=logits)
         if self._bound_buffer is not self.cache.buffer:
@@ -274,9 +276,9 @@ class _Pass:
     def write_target_features(self, sources: Sequence[Any], nodes: list[int]) -> None:
         """Fill in the features of the target's nodes, fused where there are several."""
         if self.fusion is None:
-            self.features[0] = sources[0][nodes]
+            self.features[0, : len(nodes)] = sources[0][nodes]
             return
         width = sources[0].shape[-1]
         for index, source in enumerate(sources):
-            self.fusion.features[0, :, index * width : (index + 1) * width] = source[nodes]
+            self.fusion.features[0, : len(nodes), index * width : (index + 1) * width] = source[nodes]
         self.fusion.graph.run()

@@ -7,6 +7,9 @@ from spec_trt.errors import BackendError
 __all__ = ["FixedShapes"]
 
 
+_FEWEST = 8
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedShapes:
     """What no pass of a graph may change; unused rows of the cache are never read, unused columns of the mask false.
@@ -22,6 +25,10 @@ class FixedShapes:
     max_nodes: int
     decode_window: int
     prefill_chunk: int
+
+    def padded(self, nodes: int) -> int:
+        """Nodes that a pass over a chunk of a text is given: of few sizes, as each is bound and compiled by itself."""
+        return min(max(_FEWEST, 1 << (nodes - 1).bit_length()), self.prefill_chunk)
 
     def window(self, nodes: int, *, prefill: bool, tentative: int = 0) -> int:
         """Columns of a pass's mask.

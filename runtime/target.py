@@ -132,6 +132,8 @@ class Target:
 
     def _run(self, trees: Sequence[Tree], needs: Collection[str], *, project: bool, slot: int) -> Verified:
         nodes = max(len(tree) for tree in trees)
+        if not project and self._fixed is not None:
+            nodes = self._fixed.padded(nodes)
         bound = self._bound(
             _PassSize(slot=slot, batch=len(trees), nodes=nodes, project=project, needs=frozenset(needs))
         )

@@ -25,3 +25,8 @@ def test_the_window_is_the_same_for_all_passes_of_a_kind(nodes, prefill, tentati
 def test_what_there_is_no_room_for_is_refused(nodes, prefill, tentative, words):
     with pytest.raises(BackendError, match=words):
         SHAPES.window(nodes, prefill=prefill, tentative=tentative)
+
+
+@pytest.mark.parametrize(("nodes", "expected"), [(1, 8), (8, 8), (9, 16), (33, 64), (64, 64)])
+def test_chunks_of_a_text_have_few_sizes(nodes, expected):
+    assert SHAPES.padded(nodes) == expected
