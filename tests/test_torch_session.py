@@ -7,7 +7,7 @@ from spec_trt.export.config import ExportConfig
 from spec_trt.export.torch_reference import reference
 from spec_trt.runtime.engine import Engine, GenerationConfig
 from tests.families import make_model, save_model
-from tests.gpu_check.lossless import OPTIONS, report_methods, run_methods
+from tests.gpu_check.lossless import OPTIONS, SAMPLED, report_methods, run_methods
 from tests.gpu_check.report import Outcome
 from tests.gpu_check.subject import drawn_prompts, write_random
 from tests.heads.checkpoints import write_eagle, write_eagle3, write_medusa_v2
@@ -35,6 +35,12 @@ def eagle3_model(tmp_path_factory):
     root = tmp_path_factory.mktemp("torch3")
     write_eagle3(root / "eagle")
     return load(root / "model", make_model("llama", num_hidden_layers=7), root / "out", eagle=root / "eagle")
+
+
+def test_sampled_too(model):
+    engine, outcome = model.engine(reference, CPU, fixed=SHAPES), Outcome()
+    report_methods(outcome, "PyTorch", run_methods(engine, PROMPTS[:2], tokens=20, sampling=SAMPLED))
+    assert outcome.failures == []
 
 
 def generate(engine, prompt, method="autoregressive", count=25):

@@ -6,12 +6,14 @@ within its share of --seconds, and ends with a table and a JSON file. A part tha
   kernels   the Triton kernels against the NumPy reference; their time beside SDPA's and FlexAttention's, and as a
             share of the bandwidth of a copy
   engines   builds TensorRT engines for this GPU with either attention; their logits beside ONNX Runtime's on the CPU
-  lossless  every method through those engines is plain decoding, with CUDA graphs on and off; the same through
-            ONNX Runtime where it has CUDA
+  lossless  every method through those engines is plain decoding, with CUDA graphs on and off, greedy and sampled; the
+            same through ONNX Runtime where it has CUDA
   torch     the same over PyTorch's own modules, their attention the Triton kernel: needs no TensorRT
   speed     what a pass costs by its nodes, launch gaps, plain decoding beside PyTorch's (static cache, torch.compile)
 
-The machine needs no network. Prepare, where there is one, and carry as files:
+The machine needs no network, but Python with a CUDA build of PyTorch, Triton, and what `pip install -e '.[dev]'` brings
+(transformers 5.24 or later, onnx-ir, onnxscript, click, tqdm, pytest, hypothesis); it runs from a checkout's root,
+installed or not. Prepare, where there is a network, and carry as files:
 
   the model      --model: a directory or a .gguf file (then with the `gguf` package). For less than 64 MiB a piece:
                  `xz -T0 -9 -k FILE; split -b 60M FILE.xz FILE.part-`, and there `cat FILE.part-* | xz -d > FILE`.

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from spec_trt.runtime.engine import Engine, GenerationConfig
+from spec_trt.runtime.engine import Engine, GenerationConfig, Result
 from spec_trt.runtime.near_tie import compare_outputs
+from spec_trt.runtime.sampling import Sampling
 from spec_trt.runtime.stats import Stats
 from tests.gpu_check.report import Outcome
 
@@ -43,30 +44,38 @@ class MethodResult:
         }
 
 
-def run_methods(engine: Engine, prompts: Sequence[Sequence[int]], *, tokens: int) -> dict[str, MethodResult]:
+GREEDY = Sampling()
+SAMPLED = Sampling(temperature=0.8, top_p=0.95, seed=7)
+
+
+def run_methods(
+    engine: Engine, prompts: Sequence[Sequence[int]], *, tokens: int, sampling: Sampling = GREEDY
+) -> dict[str, MethodResult]:
     """Run every method that an engine can on every prompt, after a warm-up on the first, and compare with plain.
 
     Args:
         engine: The engine.
         prompts: As token ids.
         tokens: To generate for each.
+        sampling: How tokens are chosen; the same seed gives the same tokens, whatever the method.
     """
     results = {name: MethodResult() for name in engine.methods}
     for name in results:
-        _generate(engine, prompts[0], name, tokens)
+        _generate(engine, prompts[0], name, tokens, sampling)
     for prompt in prompts:
-        plain = _generate(engine, prompt, PLAIN, tokens)
+        plain = _generate(engine, prompt, PLAIN, tokens, sampling)
         for name, result in results.items():
-            made = plain if name == PLAIN else _generate(engine, prompt, name, tokens)
+            made = plain if name == PLAIN else _generate(engine, prompt, name, tokens, sampling)
             result.stats = result.stats + made.stats
-            verdict = compare_outputs(engine, prompt, plain.token_ids, made.token_ids).verdict
+            verdict = compare_outputs(engine, prompt, plain.token_ids, made.token_ids, sampling).verdict
             result.near_ties += verdict == "near_tie"
             result.different += verdict == "different"
     return results
 
 
-def _generate(engine: Engine, prompt: Sequence[int], method: str, tokens: int):
-    config = GenerationConfig(method=method, options=OPTIONS.get(method, {}), max_new_tokens=tokens, ignore_eos=True)
+def _generate(engine: Engine, prompt: Sequence[int], method: str, tokens: int, sampling: Sampling) -> Result:
+    options = OPTIONS.get(method, {})
+    config = GenerationConfig(method=method, options=options, sampling=sampling, max_new_tokens=tokens, ignore_eos=True)
     return engine.generate(prompt, config)
 
 

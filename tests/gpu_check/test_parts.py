@@ -167,4 +167,4 @@ def test_every_engine_is_checked_whatever_becomes_of_another(engine):
 
     outcome = engines.run_lossless({"broken": broken, "engine": lambda: engine}, [[3, 4, 5, 3, 4]], tokens=4)
     assert outcome.failures == ["broken: RuntimeError: no memory"]
-    assert set(outcome.figures["engine"]) == set(engine.methods)
+    assert set(outcome.figures["engine"]) == set(outcome.figures["engine, sampled"]) == set(engine.methods)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from spec_trt.export.attention import AttentionCall
 from spec_trt.plugins.tree_attention.launch import tree_attention
-from tests.gpu_check.lossless import report_methods, run_methods
+from tests.gpu_check.lossless import SAMPLED, report_methods, run_methods
 from tests.gpu_check.report import Outcome
 from tests.torch_session import TorchModel, fixed_shapes
 
@@ -44,6 +44,9 @@ def run_torch_loop(model: TorchModel, prompts: Sequence[Sequence[int]], *, token
         title = f"PyTorch, Triton attention, CUDA graphs {'on' if cuda_graphs else 'off'}"
         few = prompts if cuda_graphs else prompts[:2]  # launched one by one, a pass takes many times as long
         report_methods(outcome, title, run_methods(engine, few, tokens=tokens))
+        if cuda_graphs:
+            sampled = run_methods(engine, prompts[:2], tokens=tokens, sampling=SAMPLED)
+            report_methods(outcome, f"{title}, sampled", sampled)
     return outcome
 
 
