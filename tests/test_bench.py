@@ -3,9 +3,11 @@ import json
 import pytest
 
 from spec_trt import bench
-from spec_trt.bench import BASELINE, BenchConfig, run_bench
+from spec_trt.bench import BenchConfig, run_bench
+from spec_trt.bench_report import BASELINE
 from spec_trt.errors import ConfigError
 from spec_trt.prompts import PromptRecord
+from spec_trt.runtime.sampling import Sampling
 from tests.runtime.fake_engine import fake_engine, save_byte_tokenizer
 from tests.runtime.fake_heads import fake_heads
 from tests.runtime.fakes import FakeTarget
@@ -18,6 +20,7 @@ KEYS = {
     "verify_ms",
     "other_ms",
     "speedup",
+    "guarantee",
     "identical",
     "near_ties",
 }
@@ -154,6 +157,49 @@ def test_a_head_that_is_never_right_is_warned_of(tmp_path):
     ]
     assert report.to_text().endswith(report.warnings[-1])
     assert all(score.different == 0 for score in report.scores.values())
+
+
+def sampled(directory, **sampling):
+    """The report of every method on an engine whose target is not certain."""
+    save_byte_tokenizer(directory)
+    model = FakeTarget(vocab=128, order=2, period=3)
+    engine = fake_engine(directory, model, logits=model.logits)
+    chosen = Sampling(temperature=0.4, top_p=0.9, repetition_penalty=1.1, seed=3, **sampling)
+    methods: dict[str, dict[str, object]] = {name: {} for name in engine.methods}
+    return run_bench(engine, RECORDS, BenchConfig(methods=methods, max_new_tokens=20, sampling=chosen, repeats=2))
+
+
+def test_every_method_samples_what_plain_decoding_does(tmp_path):
+    report = sampled(tmp_path)
+    figures = report.to_json()
+    assert figures["sampling"]["temperature"] == 0.4
+    for score in figures["methods"].values():
+        assert (score["identical"], score["guarantee"], score["near_ties"]) == (True, "token for token", 0)
+    assert figures["methods"]["eagle"]["accept_length"] > 1.1
+    assert report.to_text().startswith("3 prompts, temperature 0.4")
+
+
+def test_what_is_not_plain_samplings_output_says_so(tmp_path):
+    report = sampled(tmp_path, draft_sampling=True, acceptance="typical")
+    figures = report.to_json()["methods"]
+    compared = {name: (score["identical"], score["guarantee"]) for name, score in figures.items()}
+    assert compared.pop("eagle") == (None, "in law")
+    assert compared.pop("medusa") == (None, "not lossless")
+    assert set(compared.values()) == {(True, "token for token")}
+    rows = {line.split()[0]: line for line in report.to_text().split("\n\n")[0].splitlines()}
+    assert rows["eagle"].endswith("in law")
+    assert rows["medusa"].endswith("NOT LOSSLESS")
+    assert rows["eagle2"].endswith("yes")
+
+
+def test_sampling_that_no_method_takes_is_refused():
+    drawn, typical = Sampling(draft_sampling=True), Sampling(acceptance="typical")
+    with pytest.raises(
+        ConfigError, match="draft_sampling is for eagle: found the methods eagle2, medusa; add that one"
+    ):
+        BenchConfig(methods={"eagle2": {}, "medusa": {}}, sampling=drawn)
+    with pytest.raises(ConfigError, match="typical acceptance is for medusa: found the methods none"):
+        BenchConfig(methods={}, sampling=typical)
 
 
 def test_repeats_must_be_positive():

@@ -1,6 +1,7 @@
 import io
 import json
 import shutil
+from dataclasses import fields
 
 import click
 import pytest
@@ -9,6 +10,7 @@ from spec_trt import __version__
 from spec_trt.cli import cli, main
 from spec_trt.runtime.drafters import METHODS
 from spec_trt.runtime.engine import Engine
+from spec_trt.runtime.sampling import Sampling
 from tests.runtime.fake_engine import fake_engine, save_byte_tokenizer
 from tests.runtime.fake_heads import fake_heads
 from tests.runtime.fakes import FakeTarget
@@ -101,9 +103,42 @@ def test_generate_json_holds_the_result(run, text_engine):
     code, out, _ = run("generate", text_engine, "--prompt", "hello", "--chat", "--max-new-tokens", 9, "--json")
     result = json.loads(out)
     assert code == 0
-    assert set(result) == {"text", "token_ids", "finish_reason", "stats"}
+    assert set(result) == {"text", "token_ids", "finish_reason", "guarantee", "stats"}
     assert result["finish_reason"] in {"length", "eos"}
     assert {"tokens_per_s", "accept_length", "passes"} <= set(result["stats"])
+
+
+def test_generate_samples_by_seed(run, text_engine):
+    def text(*args):
+        code, out, _ = run("generate", text_engine, "--prompt", "aba", "--max-new-tokens", 12, "--json", *args)
+        assert code == 0
+        return json.loads(out)["token_ids"]
+
+    drawn = ("--temperature", 1, "--top-k", 50, "--top-p", 0.95, "--min-p", 0.001, "--repetition-penalty", 1.1)
+    first = text(*drawn, "--seed", 5)
+    assert first == text(*drawn, "--seed", 5, "--method", "lookahead") != text(*drawn, "--seed", 6)
+    assert text("--temperature", 0, "--seed", 5) == text()
+
+
+def test_generate_says_what_is_not_lossless(run, tmp_path, monkeypatch):
+    save_byte_tokenizer(tmp_path)
+    model = FakeTarget(vocab=128, order=2)
+    engine = fake_engine(tmp_path, model, logits=model.logits)
+    monkeypatch.setattr(Engine, "load", lambda *_args, **_options: engine)
+    args = ("generate", tmp_path, "--prompt", "ab", "--max-new-tokens", 9, "--temperature", 1)
+    code, out, err = run(*args, "--method", "medusa", "--acceptance", "typical", "--json")
+    assert (code, json.loads(out)["guarantee"]) == (0, "not lossless")
+    assert err.endswith(", NOT LOSSLESS\n")
+    code, out, err = run(*args, "--method", "eagle", "--draft-sampling", "--json")
+    assert (code, json.loads(out)["guarantee"]) == (0, "in law")
+    assert "LOSSLESS" not in err
+
+
+def test_sampling_options_have_the_defaults_of_the_python_api():
+    for command in ("generate", "bench"):
+        options = {parameter.name: parameter for parameter in cli.commands[command].params}
+        for item in fields(Sampling):
+            assert options[item.name].default == item.default
 
 
 def test_generate_reads_stdin_and_takes_method_options(run, text_engine, monkeypatch):
@@ -126,6 +161,10 @@ def test_generate_refuses_bad_input_in_one_line(run, text_engine):
     fails(generate("-o", "nothing"), "NAME=VALUE")
     fails(generate("--max-new-tokens", 0), "max_new_tokens")
     fails(generate("--stop", ""), "stop string")
+    fails(generate("--temperature", -1), "temperature must be a number at least 0: found -1.0")
+    fails(generate("--top-p", 0), "top_p", "above 0 and at most 1")
+    fails(generate("--draft-sampling", "--method", "eagle2"), "draft_sampling", "(eagle)", "found eagle2")
+    fails(generate("--acceptance", "typical"), "typical acceptance is for medusa", "found autoregressive")
     fails(generate(prompt="x" * 500), "500 tokens", "context holds 256")
     code, _, err = generate("--warp", "9")
     assert code == 2
@@ -159,6 +198,7 @@ def test_bench_prints_tables_and_json(run, text_engine, prompts):
     assert "NO" not in out
     code, out, _ = run(*args, "--json", "--turns", "all", "-o", "ngram.num_draft_tokens=3")
     report = json.loads(out)
+    assert report["sampling"]["temperature"] == 0
     assert list(report["methods"]) == ["autoregressive", "ngram", "lookahead"]
     assert set(report["categories"]) == {"letters", "digits"}
     assert all(score["identical"] for score in report["methods"].values())
@@ -170,6 +210,7 @@ def test_bench_prints_tables_and_json(run, text_engine, prompts):
 def test_bench_refuses_bad_input_in_one_line(run, text_engine, prompts, tmp_path):
     fails(run("bench", text_engine, "--prompts", tmp_path / "none"), "cannot read")
     fails(run("bench", text_engine, "--prompts", prompts, "--methods", "warp"), "warp")
+    fails(run("bench", text_engine, "--prompts", prompts, "--draft-sampling"), "draft_sampling is for eagle")
     fails(run("bench", text_engine, "--prompts", prompts, "-o", "num_draft_tokens=3"), "METHOD.NAME=VALUE")
 
 

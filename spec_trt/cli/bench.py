@@ -3,12 +3,15 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from spec_trt.cli.options import MethodCommand, engine_argument, parse_options, runtime_options
+from spec_trt.cli.options import MethodCommand, engine_argument, parse_options, runtime_options, sampling_options
 from spec_trt.errors import ConfigError
+
+if TYPE_CHECKING:
+    from spec_trt.runtime.sampling import Sampling
 
 __all__ = ["command"]
 
@@ -26,6 +29,7 @@ __all__ = ["command"]
 @click.option(
     "--repeats", type=int, default=1, show_default=True, help="Runs per prompt and method; the median counts."
 )
+@sampling_options
 @click.option("--raw", is_flag=True, help="Do not use the model's chat template.")
 @click.option(
     "--turns",
@@ -45,6 +49,7 @@ def command(
     per_category: int | None,
     max_new_tokens: int,
     repeats: int,
+    sampling: "Sampling",
     raw: bool,
     turns: str,
     as_json: bool,
@@ -56,7 +61,8 @@ def command(
 
     Methods take turns prompt by prompt in one process. `speedup` is the ratio of tokens per second
     (prefill excluded) to plain decoding's, with the range over the prompts; `identical` says whether every
-    output equalled plain decoding's, near ties of the two best logits counted apart.
+    output equalled plain decoding's, near ties counted apart; when sampling, plain sampling's with the same seed.
+    Drawn drafts, whose outputs have only the law in common with it, and typical acceptance are said to be so there.
     """
     from tqdm import tqdm
 
@@ -71,6 +77,7 @@ def command(
         methods=_with_options(chosen, options),
         max_new_tokens=max_new_tokens,
         repeats=repeats,
+        sampling=sampling,
         chat=not raw,
         all_turns=turns == "all",
     )

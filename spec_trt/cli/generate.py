@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spec_trt.cli.options import MethodCommand, engine_argument, parse_options, runtime_options
+from spec_trt.cli.options import MethodCommand, engine_argument, parse_options, runtime_options, sampling_options
 
 if TYPE_CHECKING:
     from spec_trt.runtime.engine import Generation, Result
+    from spec_trt.runtime.sampling import Sampling
 
 __all__ = ["command"]
 
@@ -23,6 +24,7 @@ __all__ = ["command"]
 @click.option("-o", "--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the method.")
 @click.option("--max-new-tokens", type=int, default=256, show_default=True, help="Tokens to generate at the most.")
 @click.option("--stop", multiple=True, help="Text that ends the generation and is cut off; repeatable.")
+@sampling_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of streaming text.")
 @runtime_options
 def command(
@@ -33,6 +35,7 @@ def command(
     options: tuple[str, ...],
     max_new_tokens: int,
     stop: tuple[str, ...],
+    sampling: "Sampling",
     as_json: bool,
     threads: int | None,
     device: str | None,
@@ -46,7 +49,11 @@ def command(
     from spec_trt.runtime.head_warning import head_warning
 
     config = GenerationConfig(
-        method=method, options=parse_options(options), max_new_tokens=max_new_tokens, stop=list(stop)
+        method=method,
+        options=parse_options(options),
+        sampling=sampling,
+        max_new_tokens=max_new_tokens,
+        stop=list(stop),
     )
     loaded = Engine.load(engine, device=device, threads=threads, verify=verify)
     text = sys.stdin.read() if prompt == "-" else prompt
@@ -75,13 +82,15 @@ def _report(result: "Result") -> dict[str, object]:
         "text": result.text,
         "token_ids": result.token_ids,
         "finish_reason": result.finish_reason,
+        "guarantee": result.guarantee,
         "stats": result.stats.to_json(),
     }
 
 
 def _summary(result: "Result") -> str:
     stats = result.stats
-    return (
+    figures = (
         f"{len(result.token_ids)} tokens ({result.finish_reason}), {stats.tokens_per_s:.1f} tok/s, "
         f"accept length {stats.accept_length:.2f}, {stats.passes} passes"
     )
+    return f"{figures}, NOT LOSSLESS" if result.guarantee == "not lossless" else figures

@@ -1,16 +1,18 @@
-"""What several commands share: a method's own options, threads and device."""
+"""What several commands share: a method's own options, sampling, threads and device."""
 
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field, fields
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 
 from spec_trt.errors import ConfigError
+from spec_trt.runtime.sampling import AcceptanceName, Sampling
 
-__all__ = ["MethodCommand", "engine_argument", "parse_options", "runtime_options"]
+__all__ = ["MethodCommand", "engine_argument", "parse_options", "runtime_options", "sampling_options"]
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -33,6 +35,33 @@ def runtime_options(command: Decorated) -> Decorated:
         "--verify", is_flag=True, help="Check the hashes of the engine's files too, not only their sizes."
     )
     return threads(device(verify(command)))
+
+
+def sampling_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add an option for each field of `Sampling`; the command takes them as one, `sampling`."""
+    names = [item.name for item in fields(Sampling)]
+
+    @wraps(command)
+    def with_sampling(**given: Any) -> None:  # noqa: ANN401 - the command's own
+        command(sampling=Sampling(**{name: given.pop(name) for name in names}), **given)
+
+    decorated: Callable[..., None] = with_sampling
+    for item in reversed(fields(Sampling)):
+        decorated = _sampling_option(item)(decorated)
+    return decorated
+
+
+def _sampling_option(item: "Field[Any]") -> Callable[[Callable[..., None]], Callable[..., None]]:
+    flag = isinstance(item.default, bool)
+    kind = click.Choice(get_args(AcceptanceName)) if item.name == "acceptance" else None if flag else type(item.default)
+    return click.option(
+        f"--{item.name.replace('_', '-')}",
+        is_flag=flag,
+        type=kind,
+        default=item.default,
+        show_default=not flag,
+        help=item.metadata["help"],
+    )
 
 
 class MethodCommand(click.Command):

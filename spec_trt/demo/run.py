@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spec_trt import __version__
-from spec_trt.bench import BenchConfig, BenchReport, OnAnswer, run_bench
+from spec_trt.bench import BenchConfig, OnAnswer, run_bench
+from spec_trt.bench_report import BenchReport
 from spec_trt.builder.build import build_engine
 from spec_trt.builder.config import BuildConfig
 from spec_trt.errors import ManifestError, ModelError
