@@ -1,0 +1,93 @@
+"""The order of what is asked of CUDA, on a machine that has none: PyTorch's objects have stand-ins that take notes."""
+
+import gc
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from spec_trt.errors import BackendError
+from spec_trt.runtime.cuda_stream import CudaStream, require_gpu
+
+
+class Stream:
+    cuda_stream = 11
+
+    def __init__(self, name, notes):
+        self.name, self._notes = name, notes
+
+    def wait_stream(self, other):
+        self._notes.append(f"{self.name} waits for {other.name}")
+
+    def synchronize(self):
+        self._notes.append(f"host waits for {self.name}")
+
+
+class Graph:
+    def __init__(self, notes, *, broken=False):
+        self._notes, self._broken = notes, broken
+
+    def capture_begin(self, *, capture_error_mode):
+        self._notes.append(f"begin {capture_error_mode}")
+
+    def capture_end(self):
+        self._notes.append("end")
+        if self._broken:
+            raise RuntimeError("the capture is invalid")
+
+    def replay(self):
+        self._notes.append("replay")
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    notes = []
+    caller = Stream("caller", notes)
+
+    @contextmanager
+    def current(stream):
+        notes.append(f"on {stream.name}")
+        yield
+        notes.append(f"off {stream.name}")
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda _device: Stream("own", notes))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: caller)
+    monkeypatch.setattr(torch.cuda, "stream", current)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: Graph(notes))
+    return notes
+
+
+def test_work_is_done_between_the_callers_own(cuda):
+    stream = CudaStream(torch.device("cuda", 0))
+    assert stream.handle == 11
+    stream.run(lambda: cuda.append("work"))
+    assert cuda == ["own waits for caller", "on own", "work", "off own", "caller waits for own"]
+
+
+def test_a_capture_is_replayed_wherever_the_caller_is(cuda):
+    collecting = []
+    replay = CudaStream(torch.device("cuda", 0)).capture(lambda: collecting.append(gc.isenabled()))
+    replay()
+    assert cuda == ["host waits for own", "on own", "begin thread_local", "end", "off own", "replay"]
+    assert collecting == [False]
+    assert gc.isenabled()
+
+
+def test_work_that_fails_in_a_capture_ends_it_and_is_what_is_raised(cuda, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: Graph(cuda, broken=True))
+
+    def work():
+        raise BackendError("no kernel")
+
+    with pytest.raises(BackendError, match="no kernel"):
+        CudaStream(torch.device("cuda", 0)).capture(work)
+    assert cuda[-1] == "end"
+    assert gc.isenabled()
+
+
+@pytest.mark.parametrize(("build", "words"), [(None, "a build without CUDA"), ("13.0", r"built for CUDA 13\.0")])
+def test_a_machine_without_a_gpu_is_told_what_its_pytorch_is(monkeypatch, build, words):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", build)
+    with pytest.raises(BackendError, match=f"no NVIDIA GPU is within reach .*{words}"):
+        require_gpu()
