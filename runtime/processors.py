@@ -13,6 +13,9 @@ Probabilities = NDArray[np.float64]
 _BLOCK = 256
 """Tokens summed at once: a running sum over a whole vocabulary costs several times as much."""
 
+_HEAVIEST = (256, 4096)
+"""How many tokens are looked at first, and then, when only the likeliest ones matter."""
+
 
 def penalize(logits: NDArray[np.float64], seen: NDArray[np.int64], penalty: float) -> None:
     """Make the tokens of a text less likely again, in place (Keskar et al. 2019, arXiv 1909.05858, section 4.1).
@@ -60,11 +63,22 @@ def _nucleus(weights: Probabilities, top_p: float) -> Probabilities:
     """The fewest tokens that hold a share of all weight (Holtzman et al. 2020, arXiv 1904.09751, section 3.1)."""
     total = weights.sum()
     candidates = np.flatnonzero(weights > (1 - top_p) * total / len(weights))  # the rest is lighter than 1 - top_p
-    order = candidates[np.argsort(-weights[candidates], kind="stable")]
-    count = int(np.searchsorted(np.cumsum(weights[order]), top_p * total)) + 1
+    heavy = candidates[_heaviest(weights[candidates], top_p * total)]
+    order = heavy[np.argsort(-weights[heavy], kind="stable")]
+    count = int(weights[order].cumsum().searchsorted(top_p * total)) + 1
     kept = np.zeros_like(weights)
     kept[order[:count]] = weights[order[:count]]
     return kept
+
+
+def _heaviest(weights: Probabilities, wanted: float) -> NDArray[np.bool_]:
+    """Those heavier than all others that hold so much weight: few in most texts, and few are quickly sorted."""
+    for count in _HEAVIEST:
+        if count < len(weights):
+            heavy = weights >= np.partition(weights, -count)[-count]
+            if weights[heavy].sum() >= wanted:
+                return heavy
+    return np.ones(len(weights), dtype=np.bool_)
 
 
 def inverse_cdf(probs: Probabilities, uniform: float) -> int:

@@ -30,6 +30,19 @@ def test_the_distribution_is_that_of_transformers(sampling, seed):
     np.testing.assert_allclose(found, reference_probs(logits, [], sampling), atol=1e-12)
 
 
+@pytest.mark.parametrize("spread", [0, 0.5, 1, 3, 9])
+@pytest.mark.parametrize("top_p", [0.3, 0.9, 0.999])
+@pytest.mark.parametrize("top_k", [0, 40])
+def test_a_large_vocabulary_is_cut_like_a_small_one(spread, top_p, top_k):
+    logits = spread * np.random.default_rng(0).standard_normal(9000).astype(np.float32)
+    sampling = Sampling(temperature=1, top_p=top_p, top_k=top_k)
+    found = distribution(logits.astype(np.float64), sampling)
+    if spread:
+        assert found == pytest.approx(reference_probs(logits, [], sampling).numpy(), abs=1e-12)
+    else:
+        assert np.flatnonzero(found).tolist() == list(range(int(np.ceil(top_p * 9000))))
+
+
 @given(seeds, st.floats(0.2, 3), st.lists(st.integers(0, 9)))
 @settings(deadline=None)
 def test_the_penalty_is_that_of_transformers(seed, penalty, text):
