@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import torch
 
 from spec_trt.cli import main
 
@@ -16,8 +17,8 @@ def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
 
 
-def commands():
-    return [line for block in blocks("sh") for line in block.splitlines() if line.startswith("spec-trt ")]
+def commands(language="sh"):
+    return [line for block in blocks(language) for line in block.splitlines() if line.startswith("spec-trt ")]
 
 
 @pytest.fixture
@@ -37,6 +38,20 @@ def test_the_commands_of_the_tour_run_in_order(directory, text_bundle, capsys):
         main([model if word == "MODEL" else word for word in shlex.split(line, comments=True)[1:]])
     assert (directory / "engine" / "manifest.json").is_file()
     assert "autoregressive" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("directory")
+def test_the_commands_for_a_gpu_run_up_to_where_one_is_needed(text_bundle, capsys):
+    pytest.importorskip("tensorrt_rtx")
+    lines = [shlex.split(line)[1:] for line in commands("bash")]
+    assert [line[0] for line in lines] == ["export", "build", "inspect", "generate"]
+    for line in lines[:-1]:
+        main([str(text_bundle.parent / "model") if word == "MODEL" else word for word in line])
+    assert "TreeAttention" in capsys.readouterr().out
+    if not torch.cuda.is_available():
+        with pytest.raises(SystemExit):
+            main(lines[-1])
+        assert "GPU" in capsys.readouterr().err
 
 
 def test_the_python_blocks_run(directory, text_engine, capsys):
