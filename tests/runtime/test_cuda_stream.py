@@ -41,7 +41,7 @@ class Graph:
 
 @pytest.fixture
 def cuda(monkeypatch):
-    notes = []
+    notes: list[str] = []
     caller = Stream("caller", notes)
 
     @contextmanager
