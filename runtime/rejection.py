@@ -20,7 +20,7 @@ __all__ = ["RejectionAcceptance", "drawn_children", "residual", "without"]
 
 
 class RejectionAcceptance:
-    """Tries a node's children in the order in which they were drawn (Jeon et al. 2024, arXiv 2402.14160, section 3.2).
+    """Tries a node's children in the order in which they were drawn (Jeon et al. 2024, arXiv 2402.14160).
 
     A child is accepted with probability min(1, p / q): q is what it was drawn from, so the earlier ones' tokens are
     taken out of it; p is what is left of the target's distribution after their rejection. When all are rejected, the

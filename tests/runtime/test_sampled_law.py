@@ -9,7 +9,7 @@ from math import isclose
 
 import pytest
 
-from spec_trt.runtime import rejection
+from spec_trt.runtime import rejection, sampler, uniforms
 from spec_trt.runtime.drafters import METHODS
 from spec_trt.runtime.sampler import Sampler
 from spec_trt.runtime.sampling import Sampling
@@ -50,6 +50,19 @@ def test_outputs_of_drawn_drafts_have_the_targets_law(law):
     draws = drawn_drafts()
     assert chi_square_p_value(draws.outputs, law) > SIGNIFICANCE
     assert draws.stats.accept_length > 2
+
+
+def test_no_number_is_used_twice(monkeypatch):
+    used = []
+
+    def noted(*counter):
+        used.append(counter)
+        return uniforms.uniform(*counter)
+
+    monkeypatch.setattr(sampler, "uniform", noted)
+    drawn_drafts(50)
+    assert len(used) == len(set(used)) > 300
+    assert {stream for _, stream, *_ in used} == {"token", "accept", "draft"}
 
 
 def draft_for_its_rest(monkeypatch):
