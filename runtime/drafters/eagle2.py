@@ -1,10 +1,11 @@
 """EAGLE-2: a dynamic tree of the tokens that the draft model itself finds likeliest."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from spec_trt.runtime.drafters.options import check_integer
+from spec_trt.runtime.drafters.options import check_integer, check_share
 from spec_trt.runtime.tree import ROOT, TreeBuilder
 
 if TYPE_CHECKING:
@@ -17,21 +18,33 @@ __all__ = ["Candidates", "DynamicGrower", "Eagle2Options", "rerank"]
 class Eagle2Options:
     """Options of EAGLE-2; the defaults are for a CPU, where every node costs.
 
+    The two probabilities are what the paper's tree lacks: where the draft is unsure it stays small, and few levels are
+    drafted. At 0 the tree is the paper's.
+
     Raises:
         ConfigError: A value is out of range.
     """
 
-    depth: int = field(default=3, metadata={"help": "rounds of drafting at the most; the tree has a level more"})
+    depth: int = field(default=4, metadata={"help": "rounds of drafting at the most; the tree has a level more"})
     top_k: int = field(
         default=3,
         metadata={"help": "nodes drafted behind per round, and tokens behind each, where the head gives them"},
     )
-    total_tokens: int = field(default=6, metadata={"help": "nodes of the tree, the root included"})
+    total_tokens: int = field(default=10, metadata={"help": "nodes of the tree at the most, the root included"})
+    node_probability: float = field(
+        default=0.08, metadata={"help": "leave out nodes that the draft finds less likely than this to be reached"}
+    )
+    level_probability: float = field(
+        default=0.4,
+        metadata={"help": "end the tree where the nodes to draft behind are together less likely than this"},
+    )
 
     def __post_init__(self) -> None:
         check_integer("depth", self.depth, at_least=0)
         check_integer("top_k", self.top_k, at_least=1)
         check_integer("total_tokens", self.total_tokens, at_least=1)
+        check_share("node_probability", self.node_probability)
+        check_share("level_probability", self.level_probability)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +88,7 @@ class DynamicGrower:
     def __init__(self, options: Eagle2Options, *, model: "DraftModel", eos_ids: frozenset[int]) -> None:
         self._options, self._model, self._eos_ids = options, model, eos_ids
         self._top_k = min(options.top_k, model.facts.top_k)
+        self._lowest = math.log(options.node_probability) if options.node_probability else -math.inf
 
     def grow(self, builder: TreeBuilder, step: "DraftStep", max_depth: int) -> None:
         """Draft a tree of the likeliest nodes; see `Grower.grow`."""
@@ -92,11 +106,20 @@ class DynamicGrower:
 
     def _beam(self, found: Candidates, newest: int) -> list[int]:
         """The newest level's likeliest nodes that something can follow."""
-        open_ones = [index for index in range(newest, len(found)) if found.tokens[index] not in self._eos_ids]
+        open_ones = [
+            index
+            for index in range(newest, len(found))
+            if found.tokens[index] not in self._eos_ids and found.scores[index] >= self._lowest
+        ]
         return sorted(open_ones, key=lambda index: -found.scores[index])[: self._top_k]
 
     def _may_grow(self, found: Candidates, beam: Sequence[int]) -> bool:
-        """Whether something behind the beam could be kept: it scores no higher, and ties go to the earlier."""
+        """Whether a level behind the beam is worth drafting, and something of it could be kept.
+
+        It scores no higher than the beam, and ties go to the earlier.
+        """
+        if sum(math.exp(found.scores[index]) for index in beam) < self._options.level_probability:
+            return False
         kept = self._kept(found)
         has_room = len(kept) < self._options.total_tokens - 1
         return bool(beam) and (
@@ -104,7 +127,8 @@ class DynamicGrower:
         )
 
     def _kept(self, found: Candidates) -> list[int]:
-        return rerank(found.scores, self._options.total_tokens - 1)
+        best = rerank(found.scores, self._options.total_tokens - 1)
+        return [index for index in best if found.scores[index] >= self._lowest]
 
     def _insert(self, builder: TreeBuilder, found: Candidates) -> None:
         nodes = {-1: ROOT}

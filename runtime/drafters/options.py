@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from spec_trt.errors import ConfigError
 
-__all__ = ["check_flag", "check_integer", "check_text", "read_options"]
+__all__ = ["check_flag", "check_integer", "check_share", "check_text", "read_options"]
 
 Options = TypeVar("Options")
 
@@ -40,6 +40,16 @@ def check_integer(name: str, value: object, *, at_least: int) -> None:
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
         raise ConfigError(f"{name} must be an integer of at least {at_least}: found {value!r}; give a number in range")
+
+
+def check_share(name: str, value: object) -> None:
+    """Refuse a value that is not a number from 0 to 1.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
+        raise ConfigError(f"{name} must be a number from 0 to 1: found {value!r}; give a number in range")
 
 
 def check_flag(name: str, value: object) -> None:

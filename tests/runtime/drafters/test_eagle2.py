@@ -1,3 +1,4 @@
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -6,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spec_trt.errors import ConfigError
 from spec_trt.runtime.draft_model import DraftStep
 from spec_trt.runtime.drafters.eagle2 import DynamicGrower, Eagle2Options, rerank
 from spec_trt.runtime.tree import TreeBuilder
@@ -51,6 +53,7 @@ class TableDraft:
 
 def grow(draft, *, max_depth=9, eos_ids=(), **options):
     builder = TreeBuilder(0)
+    options = {"node_probability": 0, "level_probability": 0} | options
     DynamicGrower(Eagle2Options(**options), model=draft, eos_ids=frozenset(eos_ids)).grow(
         builder, draft.first(), max_depth
     )
@@ -58,11 +61,15 @@ def grow(draft, *, max_depth=9, eos_ids=(), **options):
     return {tuple(tree.tokens[tree.path(node)][1:].tolist()) for node in range(1, len(tree))}
 
 
-def reference(draft, *, max_depth, eos_ids, depth, top_k, total_tokens):
+def reference(draft, *, max_depth, eos_ids, depth, top_k, total_tokens, node_probability, level_probability):
     """EAGLE-2's tree as its definition has it: expand everything that a round calls for, then sort it all."""
+    lowest = math.log(node_probability) if node_probability else -math.inf
     levels: list[list[Any]] = [[(score, (token,)) for token, score in zip(*draft.candidates(()), strict=True)][:top_k]]
     for _ in range(min(depth, max_depth - 1)):
-        beam = [item for item in sorted(levels[-1], key=lambda item: -item[0]) if item[1][-1] not in eos_ids][:top_k]
+        likely = [item for item in sorted(levels[-1], key=lambda item: -item[0]) if item[0] >= lowest]
+        beam = [item for item in likely if item[1][-1] not in eos_ids][:top_k]
+        if sum(math.exp(score) for score, _ in beam) < level_probability:
+            break
         levels.append(
             [
                 (score + added, (*path, token))
@@ -71,7 +78,7 @@ def reference(draft, *, max_depth, eos_ids, depth, top_k, total_tokens):
             ]
         )
     flat = [item for level in levels for item in level]
-    return {path for _, path in sorted(flat, key=lambda item: -item[0])[: total_tokens - 1]}
+    return {path for score, path in sorted(flat, key=lambda item: -item[0])[: total_tokens - 1] if score >= lowest}
 
 
 @given(
@@ -82,10 +89,12 @@ def reference(draft, *, max_depth, eos_ids, depth, top_k, total_tokens):
     total_tokens=st.integers(1, 40),
     max_depth=st.integers(1, 6),
     eos_ids=st.sets(st.integers(0, VOCAB - 1), max_size=4),
+    least=st.tuples(st.sampled_from([0.0, 0.1, 0.3]), st.sampled_from([0.0, 0.5, 1.0])),
 )
 @settings(deadline=None)
-def test_the_tree_is_the_definitions(seed, given_k, depth, top_k, total_tokens, max_depth, eos_ids):
+def test_the_tree_is_the_definitions(seed, given_k, depth, top_k, total_tokens, max_depth, eos_ids, least):
     options = {"depth": depth, "top_k": min(top_k, given_k), "total_tokens": total_tokens}
+    options |= {"node_probability": least[0], "level_probability": least[1]}
     draft = TableDraft(seed, given_k)
     found = grow(draft, max_depth=max_depth, eos_ids=eos_ids, **options | {"top_k": top_k})
     assert found == reference(draft, max_depth=max_depth, eos_ids=eos_ids, **options)
@@ -135,3 +144,17 @@ def test_log_probabilities_above_zero_count_as_zero():
 @pytest.mark.parametrize("total_tokens", [1, 2, 12])
 def test_the_tree_has_as_many_nodes_as_asked(total_tokens):
     assert len(grow(TableDraft(3, 6), total_tokens=total_tokens)) == total_tokens - 1
+
+
+def test_an_unsure_draft_is_asked_for_less():
+    unsure = TableDraft(1, 4, levels_of=(-2.0,))
+    assert grow(unsure, depth=4, total_tokens=12, level_probability=0.6) == grow(unsure, depth=0, total_tokens=12)
+    assert grow(unsure, depth=4, total_tokens=12, node_probability=0.2) == set()
+    assert len(grow(unsure, depth=4, total_tokens=12, node_probability=0.1, level_probability=0.2)) == 3
+
+
+@pytest.mark.parametrize("name", ["node_probability", "level_probability"])
+@pytest.mark.parametrize("value", [-0.1, 1.5, True, "much", float("nan")])
+def test_probabilities_are_checked(name, value):
+    with pytest.raises(ConfigError, match=f"{name} must be a number from 0 to 1"):
+        Eagle2Options(**{name: value})
