@@ -49,7 +49,7 @@ class TileSizes:
     num_stages: int
 
 
-_LIMITS = (32, 64, 128)  # of the rows of a tile, in the tables below
+_LIMITS = (16, 32, 64, 128)  # of the rows of a tile, in the tables below
 
 # Shared memory per multiprocessor decides: 164 KB (8.0), 100 KB (8.6, 8.9, 12.x), 228 KB (9.0, 10.x). Two programs
 # should fit at once. Per padded head_dim: keys per step, steps under way, most rows (whose sums take eight warps'
@@ -59,7 +59,7 @@ _LARGE = {64: (64, 3, 128), 128: (64, 3, 128), 256: (32, 3, 64)}
 _BY_CAPABILITY = {80: _SMALL, 90: _LARGE, 120: _SMALL}
 
 # Without tensor cores that Triton drives (7.5, and float32 anywhere) products are taken in registers.
-_SCALAR = {64: (32, 1, 32), 128: (16, 1, 32), 256: (16, 1, 32)}
+_SCALAR = {64: (32, 1, 32), 128: (16, 1, 32), 256: (16, 1, 16)}
 
 
 def tile_sizes(*, capability: int, head_dim: int, itemsize: int, rows: int) -> TileSizes:

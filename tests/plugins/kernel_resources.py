@@ -86,8 +86,9 @@ def chosen_variants() -> Iterator[Variant]:
         yield Variant(kernel="commit", capability=capability)
     for head_dim in (80, 96, 128):
         yield Variant(kernel="attention", capability=89, head_dim=head_dim, rows=64)
-    for dtype in ("bf16", "fp32"):
-        yield Variant(kernel="attention", capability=89, dtype=dtype, rows=128)
+    yield Variant(kernel="attention", capability=89, dtype="bf16", rows=128)
+    for head_dim in (128, 256):
+        yield Variant(kernel="attention", capability=89, dtype="fp32", head_dim=head_dim, rows=128)
     yield Variant(kernel="attention", capability=89, attributes=Attributes(scale=1.0), splits=1)
 
 
