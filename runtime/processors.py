@@ -75,7 +75,7 @@ def _heaviest(weights: Probabilities, wanted: float) -> NDArray[np.bool_]:
     """Those heavier than all others that hold so much weight: few in most texts, and few are quickly sorted."""
     for count in _HEAVIEST:
         if count < len(weights):
-            heavy = weights >= np.partition(weights, -count)[-count]
+            heavy: NDArray[np.bool_] = weights >= np.partition(weights, -count)[-count]
             if weights[heavy].sum() >= wanted:
                 return heavy
     return np.ones(len(weights), dtype=np.bool_)

@@ -1,7 +1,7 @@
 """One sequence's random choices: what its text makes of logits, and its uniforms."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,13 @@ from spec_trt.runtime.processors import Probabilities, distribution, inverse_cdf
 from spec_trt.runtime.sampling import Sampling
 from spec_trt.runtime.uniforms import Stream, uniform
 
-__all__ = ["Sampler", "as_array"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Ids", "Logits", "Sampler", "as_array"]
+
+Logits: TypeAlias = "Tensor | NDArray[Any]"
+Ids = NDArray[np.int64]
 
 
 class Sampler:
@@ -38,7 +44,7 @@ class Sampler:
         self._seen[token] = True
         self.position += 1
 
-    def choose(self, logits: Any) -> int:  # noqa: ANN401 - see `scores`
+    def choose(self, logits: "Logits") -> int:
         """Choose the next token and append it: the likeliest one at temperature 0, else one drawn by `uniform`."""
         token = int(self.scores(logits).argmax()) if self.sampling.is_greedy else self.draw(self.probs(logits))
         self.record(token)
@@ -52,31 +58,34 @@ class Sampler:
         """A number of the next position; see `uniforms.uniform`."""
         return uniform(self.sampling.seed, stream, self.position, draw)
 
-    def probs(self, logits: Any, path: Sequence[int] = ()) -> Probabilities:  # noqa: ANN401 - see `scores`
-        """The distribution of a token, [vocab]; see `scores` and `distribution`."""
-        return distribution(self.scores(logits, path), self.sampling)
+    def probs(self, logits: "Logits", path: Sequence[int] = (), ids: Ids | None = None) -> Probabilities:
+        """The distribution of a token, of the shape of the logits; see `scores` and `distribution`."""
+        return distribution(self.scores(logits, path, ids), self.sampling)
 
-    def scores(self, logits: Any, path: Sequence[int] = ()) -> NDArray[np.float64]:  # noqa: ANN401 - tensor or array
+    def scores(self, logits: "Logits", path: Sequence[int] = (), ids: Ids | None = None) -> NDArray[np.float64]:
         """Logits with the repetition penalty of a token's own prefix.
 
         Args:
             logits: [vocab], a tensor anywhere or an array.
             path: Tokens between the text and the one to choose.
+            ids: The tokens that the logits are of, where they are not of all.
         """
         scores = as_array(logits)
         if self._penalizes:
-            penalize(scores, self._seen_with(path), self.sampling.repetition_penalty)
+            seen = self._seen_with(path)
+            places = np.flatnonzero(seen if ids is None else seen[ids])
+            penalize(scores, places, self.sampling.repetition_penalty)
         return scores
 
-    def _seen_with(self, path: Sequence[int]) -> NDArray[np.int64]:
-        seen = self._seen
-        if path:
-            seen = seen.copy()
-            seen[list(path)] = True
-        return np.flatnonzero(seen)
+    def _seen_with(self, path: Sequence[int]) -> NDArray[np.bool_]:
+        if not path:
+            return self._seen
+        seen = self._seen.copy()
+        seen[list(path)] = True
+        return seen
 
 
-def as_array(logits: Any) -> NDArray[np.float64]:  # noqa: ANN401 - tensor or array
+def as_array(logits: "Logits") -> NDArray[np.float64]:
     """Logits as numbers of the host that may be written to: [vocab]."""
     row = logits if isinstance(logits, np.ndarray) else logits.float().cpu().numpy()
     copy: NDArray[np.float64] = row.astype(np.float64)

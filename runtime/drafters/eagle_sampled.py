@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spec_trt.runtime.drafters.static_tree import CLOSED, Level, StaticTreeOptions
-from spec_trt.runtime.processors import Probabilities, inverse_cdf
+from spec_trt.runtime.processors import inverse_cdf
 from spec_trt.runtime.rejection import without
-from spec_trt.runtime.sampler import as_array
 from spec_trt.runtime.tree import ROOT, TreeBuilder
 
 if TYPE_CHECKING:
@@ -49,7 +48,8 @@ class SampledGrower:
     ) -> None:
         self._model, self._eos_ids, self._sampler = model, eos_ids, sampler
         self._tree = options.chosen(model.facts.tree, ranks=model.facts.top_k)
-        self._ids = np.arange(model.facts.draft_vocab) if model.facts.draft_ids is None else model.facts.draft_ids
+        ids = range(model.facts.draft_vocab) if model.facts.draft_ids is None else model.facts.draft_ids
+        self._ids = np.array(ids, dtype=np.int64)
 
     def grow(self, builder: TreeBuilder, step: "DraftStep", max_depth: int) -> None:
         """Fill the tree's levels; see `Grower.grow`."""
@@ -80,16 +80,13 @@ class SampledGrower:
         if parent.node == CLOSED:
             return []
         children: list[_Drafted] = []
-        left = builder.draft_probs[parent.node] = self._probs(step, row, parent.path)
+        left = self._sampler.probs(step.logits[row], parent.path, self._ids)
+        builder.draft_probs[parent.node] = probs = np.zeros(self._sampler.vocab)
+        probs[self._ids] = left
         while len(children) < count and left.any():
-            token = inverse_cdf(left, self._sampler.uniform("draft", len(builder)))
+            place = inverse_cdf(left, self._sampler.uniform("draft", len(builder)))
+            token = int(self._ids[place])
             node = builder.add(parent.node, token)
             children.append(_Drafted(CLOSED if token in self._eos_ids else node, (*parent.path, token)))
-            left = without(left, token)
+            left = without(left, place)
         return children
-
-    def _probs(self, step: "DraftStep", row: int, path: Sequence[int]) -> Probabilities:
-        """What the draft predicts behind a node, by ids of the target."""
-        logits = np.full(self._sampler.vocab, -np.inf)
-        logits[self._ids] = as_array(step.logits[row])
-        return self._sampler.probs(logits, path)
