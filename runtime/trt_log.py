@@ -1,13 +1,17 @@
 """TensorRT's own messages, kept for the error that they explain."""
 
+from functools import cache
 from types import ModuleType
 from typing import Any
 
 __all__ = ["error_log", "last_error"]
 
 
+@cache
 def error_log(library: ModuleType) -> Any:  # noqa: ANN401 - an `ILogger` of the library, which has no types
-    """A logger that keeps errors and drops what is less.
+    """The library's logger in this process, which keeps errors and drops what is less.
+
+    There is one, which lives to the end: the library goes on using the first that it is given, whatever comes later.
 
     Args:
         library: `tensorrt` or `tensorrt_rtx`.
@@ -30,5 +34,6 @@ def error_log(library: ModuleType) -> Any:  # noqa: ANN401 - an `ILogger` of the
 
 
 def last_error(log: Any) -> str:  # noqa: ANN401 - what `error_log` gave
-    """The newest error in one line."""
-    return " ".join(str(log.newest).split()) or "the library gave no reason"
+    """The newest error in one line, told once."""
+    newest, log.newest = log.newest, ""
+    return " ".join(str(newest).split()) or "the library gave no reason"

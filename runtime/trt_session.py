@@ -59,7 +59,7 @@ class TrtSession:
             self._engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
             if self._engine is None:
                 raise BackendError(f"{library.__name__} can't load {path}: {last_error(self._log)}; build it again")
-            self._config = _context_config(library, self._engine, cuda_graphs=cuda_graphs)
+            self._config, self._kernels = _context_config(library, self._engine, cuda_graphs=cuda_graphs)
             self._memory = _new_bytes(self._engine.device_memory_size_v2, self.device)
         self._tensors = read_tensors(library, self._engine)
         self._profiles = read_profiles(self._engine, [name for name, item in self._tensors.items() if item.is_input])
@@ -138,8 +138,10 @@ class TrtBinding:
             self._run.run()
 
 
-def _context_config(library: ModuleType, engine: Any, *, cuda_graphs: bool) -> Any:  # noqa: ANN401 - the library has no types
+def _context_config(library: ModuleType, engine: Any, *, cuda_graphs: bool) -> tuple[Any, Any]:  # noqa: ANN401 - as above
     """How contexts are made: their memory is ours, and what is compiled at run time is compiled once for all of them.
+
+    With it comes the cache of compiled kernels, which must live as long.
 
     TensorRT for RTX compiles kernels for the shapes it meets. By default it does so behind the caller's back, and
     replaces kernels that a captured graph holds; where graphs are captured it must do so at once.
@@ -147,10 +149,12 @@ def _context_config(library: ModuleType, engine: Any, *, cuda_graphs: bool) -> A
     config = engine.create_runtime_config()
     config.set_execution_context_allocation_strategy(library.ExecutionContextAllocationStrategy.USER_MANAGED)
     strategies = getattr(library, "DynamicShapesKernelSpecializationStrategy", None)  # only TensorRT for RTX has it
+    kernels = None
     if strategies is not None:
-        config.set_runtime_cache(config.create_runtime_cache())
+        kernels = config.create_runtime_cache()
+        config.set_runtime_cache(kernels)
         config.dynamic_shapes_kernel_specialization_strategy = strategies.EAGER if cuda_graphs else strategies.LAZY
-    return config
+    return config, kernels
 
 
 def _new_bytes(size: int, device: torch.device) -> Tensor:

@@ -30,7 +30,7 @@ def check_tensorrt_engine(
     built = facts.tensorrt
     if built is None:
         raise ManifestError(f"{directory} has no TensorRT engine: expected one built with `--backend trt` or `trt-rtx`")
-    again = f"build it again: `{_command(directory, facts, compute_capability)}`"
+    again = f"build it again: `{_command(directory, facts, built, compute_capability)}`"
     if facts.library_version != library_version:
         title = TENSORRT_TITLES[facts.backend]
         raise ManifestError(
@@ -48,6 +48,14 @@ def check_tensorrt_engine(
     return built
 
 
-def _command(directory: Path, facts: EngineFacts, compute_capability: str) -> str:
-    target = f" --compute-capability {compute_capability}" if facts.backend == "trt-rtx" else ""
-    return f"spec-trt build BUNDLE {directory} --backend {facts.backend}{target} --force"
+def _command(directory: Path, facts: EngineFacts, built: TensorRtFacts, compute_capability: str) -> str:
+    """What builds the same engine for the GPU here."""
+    capabilities = dict.fromkeys([*built.compute_capabilities, compute_capability])
+    options: dict[str, str] = {"backend": facts.backend}
+    if facts.backend == "trt-rtx":
+        options["compute-capability"] = ",".join(capabilities)
+    options["attention"] = built.attention
+    for name in ("max_batch", "max_nodes", "prefill_chunk", "max_length"):
+        options[name.replace("_", "-")] = str(getattr(built, name))
+    words = " ".join(f"--{name} {value}" for name, value in options.items())
+    return f"spec-trt build BUNDLE {directory} {words} --force"

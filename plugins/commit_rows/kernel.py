@@ -44,7 +44,7 @@ def commit_kernel(
     kept = step < tl.load(counts + sequence)
     node = tl.load(paths + sequence * longest + step, mask=kept & (step < longest), other=-1).to(tl.int64)
     place = tl.load(lengths + sequence).to(tl.int64) + step
-    kept = kept & (node >= 0) & (node < nodes) & (place < capacity)
+    kept = kept & (node >= 0) & (node < nodes) & (place >= 0) & (place < capacity)
     dim = tl.arange(0, block_dim)
     wanted = kept[:, None] & (dim < head_dim)[None, :]
     source = new_rows + section * new_section + sequence * new_batch + kv_head * new_head

@@ -125,7 +125,8 @@ def attention_kernel(
     node = row % nodes
     dim = tl.arange(0, block_dim)
     in_head = dim < head_dim
-    committed = tl.load(past_lens + sequence).to(tl.int32)
+    # Within the buffer whatever it says: TensorRT times plugins on made-up inputs.
+    committed = tl.minimum(tl.maximum(tl.load(past_lens + sequence), 0), past).to(tl.int32)
     tentative = window - nodes
     queries = tl.load(
         query + sequence * query_batch + head[:, None] * query_head + node[:, None] * query_row + dim[None, :],

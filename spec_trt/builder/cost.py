@@ -170,6 +170,11 @@ def _graphs(engine: Path) -> dict[str, Path]:
     manifest = load_manifest(engine)
     if manifest.engine is None:
         raise ManifestError(f"{engine} is a bundle, not an engine: run `spec-trt build {engine} ENGINE`")
+    if manifest.engine.backend != "ort":
+        raise ManifestError(
+            f"{engine} was built for {manifest.engine.backend}: `cost` measures ONNX Runtime's engines; "
+            "see `spec-trt inspect`, or `python -m tests.gpu_check`"
+        )
     return {name: engine / graph.file for name, graph in manifest.graphs.items()}
 
 

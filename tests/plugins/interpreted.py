@@ -127,6 +127,21 @@ def test_tentative_columns_may_reach_behind_the_buffer():
     assert_close(out, definition(**values, scale=0.5), values, "fp32")
 
 
+@pytest.mark.parametrize("garbage", [[10**12, -(10**12)], [600, -1]])
+def test_no_length_leads_out_of_the_buffer(garbage: list[int]):
+    """TensorRT times plugins on inputs that it makes up."""
+    values = inputs_of(make_operands(5, 2, 1, 2, 3, 3, 64, 16), VARIANTS["plain"])
+    values["past_lens"][:] = [64, 0]
+    expected = tree_attention(**tensors_of(values, "fp32"), scale=0.5, gpu=interpreted(4))
+    tensors = tensors_of(values, "fp32")
+    for name in ("past_key", "past_value"):
+        guarded = torch.full((2, 1, 700, 16), math.nan)
+        guarded[:, :, :64] = tensors[name]
+        tensors[name] = guarded[:, :, :64]
+    tensors["past_lens"] = torch.tensor(garbage)
+    assert torch.equal(tree_attention(**tensors, scale=0.5, gpu=interpreted(4)), expected)
+
+
 def test_operands_need_not_be_contiguous():
     """A model's queries are a view of [batch, nodes, heads, head_dim]; a layer's cache one of all layers'."""
     values = inputs_of(make_operands(5, 2, 2, 2, 5, 2, 40, 16), VARIANTS["window"])
@@ -167,6 +182,8 @@ def test_a_commit_stays_inside_its_sequence():
     new_rows = torch.ones(2, 2, 1, 3, 8)
     paths, counts, lengths = torch.tensor([[0, 7, 2], [0, 1, -1]]), torch.tensor([3, 3]), torch.tensor([0, 3])
     commit_rows(buffer, new_rows, paths, counts, lengths)
+    assert buffer[0, :, 0, :, 0].tolist() == [[1, 0, 1, 0], [0, 0, 0, 1]]
+    commit_rows(buffer[:, 1:], 2 * new_rows[:, 1:], paths[1:], counts[1:], torch.tensor([-2]))
     assert buffer[0, :, 0, :, 0].tolist() == [[1, 0, 1, 0], [0, 0, 0, 1]]
 
 

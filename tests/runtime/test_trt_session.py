@@ -12,6 +12,7 @@ from spec_trt.runtime.decode import decode
 from spec_trt.runtime.drafters.lookahead import LookaheadDrafter, LookaheadOptions
 from spec_trt.runtime.stats import Stats
 from spec_trt.runtime.target import Target
+from spec_trt.runtime.trt_log import error_log, last_error
 from spec_trt.runtime.trt_session import TrtSession
 from spec_trt.tensorrt import import_tensorrt
 from tests.runtime.fake_session import FakeBinding, FakeSession, fake_facts
@@ -247,3 +248,13 @@ def test_the_stand_in_has_nothing_that_the_library_lacks():
     assert "dynamic_shapes_kernel_specialization_strategy" in dir(real.IRuntimeConfig)
     assert {"EAGER", "LAZY"} <= set(real.DynamicShapesKernelSpecializationStrategy.__members__)
     assert "USER_MANAGED" in real.ExecutionContextAllocationStrategy.__members__
+
+
+def test_a_process_has_one_log_per_library():
+    library = fake_tensorrt({})
+    log = error_log(library)
+    assert error_log(library) is log
+    log.log(library.ILogger.ERROR, "out of\n memory")
+    log.log(library.ILogger.WARNING, "slow")
+    assert last_error(log) == "out of memory"
+    assert last_error(log) == "the library gave no reason"

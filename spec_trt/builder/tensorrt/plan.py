@@ -66,9 +66,17 @@ class PlanBuilder:
             raise BuildError(f"{self._library.__name__} can't build the graph {name!r}: {log.reason}") from error
 
     def _config(self, builder: Any, network: Any, profiles: Profiles, monitor: Any) -> Any:  # noqa: ANN401 - the library has no types
-        """The library's settings; float32 means float32, not TF32."""
+        """The library's settings: float32 means float32, not TF32, and the inspector can tell all of every layer.
+
+        TensorRT for RTX allocates memory at run time unless told to leave that to the caller; a capture as a CUDA graph
+        does not allow it.
+        """
         config = self._config_loader(profiles, monitor)(builder, network)
-        config.clear_flag(self._library.BuilderFlag.TF32)
+        flags = self._library.BuilderFlag
+        config.clear_flag(flags.TF32)
+        config.profiling_verbosity = self._library.ProfilingVerbosity.DETAILED
+        if hasattr(flags, "REQUIRE_USER_ALLOCATION"):
+            config.set_flag(flags.REQUIRE_USER_ALLOCATION)
         return config
 
     def _config_loader(self, profiles: Profiles, monitor: Any) -> Any:  # noqa: ANN401 - as above
