@@ -11,6 +11,7 @@ from spec_trt import names
 from spec_trt.errors import ManifestError
 from spec_trt.manifest import Manifest, TensorRtFacts
 from spec_trt.plugins.tree_attention.plugin import PLUGIN_VERSION, tree_attention_plugin
+from spec_trt.plugins.triton_gpu import import_kernel
 from spec_trt.runtime.backend import graph_facts
 from spec_trt.runtime.cuda_stream import CudaStream, Stream, require_gpu
 from spec_trt.runtime.fixed_shapes import FixedShapes
@@ -96,7 +97,7 @@ def open_trt_backend(directory: Path, manifest: Manifest, *, cuda_graphs: bool =
         cuda_graphs: Whether passes are captured and replayed.
 
     Raises:
-        BackendError: The library is not installed, or there is no GPU.
+        BackendError: The library is not installed, there is no GPU, or no Triton for the plugin.
         ManifestError: The engine was built for another library, plugin or GPU.
     """
     engine = manifest.engine
@@ -111,4 +112,6 @@ def open_trt_backend(directory: Path, manifest: Manifest, *, cuda_graphs: bool =
         plugin_version=PLUGIN_VERSION,
         compute_capability="{}.{}".format(*torch.cuda.get_device_capability(device)),
     )
+    if facts.attention == "plugin":
+        import_kernel("triton")  # what runs it: to miss it in the middle of a pass would name no reason
     return TrtBackend(directory, manifest, facts, library=library, stream=CudaStream(device), cuda_graphs=cuda_graphs)

@@ -55,6 +55,7 @@ def command(
     as_json: bool,
     threads: int | None,
     device: str | None,
+    cuda_graphs: bool,
     verify: bool,
 ) -> None:
     """Run methods side by side, beside plain decoding, with the engine in the directory ENGINE.
@@ -71,7 +72,7 @@ def command(
     from spec_trt.runtime.engine import Engine
 
     records = load_prompts(prompts, limit=limit, per_category=per_category)
-    loaded = Engine.load(engine, device=device, threads=threads, verify=verify)
+    loaded = Engine.load(engine, device=device, threads=threads, verify=verify, cuda_graphs=cuda_graphs)
     chosen = loaded.methods if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
     config = BenchConfig(
         methods=_with_options(chosen, options),

@@ -39,6 +39,7 @@ def command(
     as_json: bool,
     threads: int | None,
     device: str | None,
+    cuda_graphs: bool,
     verify: bool,
 ) -> None:
     """Generate from a prompt with the engine in the directory ENGINE.
@@ -55,7 +56,7 @@ def command(
         max_new_tokens=max_new_tokens,
         stop=list(stop),
     )
-    loaded = Engine.load(engine, device=device, threads=threads, verify=verify)
+    loaded = Engine.load(engine, device=device, threads=threads, verify=verify, cuda_graphs=cuda_graphs)
     text = sys.stdin.read() if prompt == "-" else prompt
     token_ids = loaded.encode(text, chat=chat)
     generation = loaded.stream(token_ids, config)

@@ -34,7 +34,13 @@ def runtime_options(command: Decorated) -> Decorated:
     verify = click.option(
         "--verify", is_flag=True, help="Check the hashes of the engine's files too, not only their sizes."
     )
-    return threads(device(verify(command)))
+    cuda_graphs = click.option(
+        "--cuda-graphs/--no-cuda-graphs",
+        default=True,
+        show_default=True,
+        help="TensorRT: whether a pass is captured as a CUDA graph and replayed.",
+    )
+    return threads(device(cuda_graphs(verify(command))))
 
 
 def sampling_options(command: Callable[..., None]) -> Callable[..., None]:

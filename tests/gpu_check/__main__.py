@@ -5,10 +5,11 @@ within its share of --seconds, and ends with a table and a JSON file. A part tha
 
   kernels   the Triton kernels against the NumPy reference; their time beside SDPA's and FlexAttention's, and as a
             share of the bandwidth of a copy
+  torch     every method over PyTorch's own modules, their attention the Triton kernel, is plain decoding: needs no
+            TensorRT
   engines   builds TensorRT engines for this GPU with either attention; their logits beside ONNX Runtime's on the CPU
   lossless  every method through those engines is plain decoding, with CUDA graphs on and off, greedy and sampled; the
             same through ONNX Runtime where it has CUDA
-  torch     the same over PyTorch's own modules, their attention the Triton kernel: needs no TensorRT
   speed     what a pass costs by its nodes, launch gaps, plain decoding beside PyTorch's (static cache, torch.compile)
 
 The machine needs no network, but Python with a CUDA build of PyTorch, Triton, and what `pip install -e '.[dev]'` brings

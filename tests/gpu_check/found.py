@@ -10,7 +10,7 @@ import torch
 from spec_trt.tensorrt import TENSORRT_BACKENDS
 
 CUDA_PROVIDER = "CUDAExecutionProvider"
-PARTS = ("kernels", "engines", "lossless", "torch", "speed")
+PARTS = ("kernels", "torch", "engines", "lossless", "speed")
 
 _EXTRAS = {"trt": "spec-trt[trt]", "trt-rtx": "spec-trt[trt-rtx]"}
 
