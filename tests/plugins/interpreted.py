@@ -29,7 +29,8 @@ from tests.export.test_function_body import session
 from tests.plugins.operands import VARIANTS, Operands, inputs_of, make_operands
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-UNITS = {"fp32": 2e-6, "fp16": 2**-10, "bf16": 2**-7}
+# In float32 both sides round: a score of 30 is known to a few millionths, and its weight no better.
+UNITS = {"fp32": 1e-5, "fp16": 2**-10, "bf16": 2**-7}
 
 
 def interpreted(multiprocessors: int) -> Gpu:
