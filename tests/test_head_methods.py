@@ -22,7 +22,12 @@ from spec_trt.runtime.engine import Engine, GenerationConfig
 from tests.families import make_model, save_model
 
 PROMPTS = [[65], [70, 71, 72, 70, 71], [3 + token * token % 117 for token in range(150)]]  # one, few, several chunks
-HEAD_METHODS = [("medusa", {}), ("eagle", {}), ("eagle2", {}), ("eagle2", {"depth": 2, "top_k": 3, "total_tokens": 7})]
+HEAD_METHODS = [
+    ("medusa", {}),
+    ("eagle", {}),
+    ("eagle2", {}),
+    ("eagle2", {"depth": 2, "top_k": 3, "total_tokens": 7, "node_probability": 0, "level_probability": 0}),
+]
 
 
 def load(bundle, tmp_path_factory):

@@ -37,7 +37,10 @@ def engines(tmp_path_factory):
     return loaded.engine(reference, CPU), kernel
 
 
-METHODS = {"medusa": {"nodes": 5}, "eagle2": {"depth": 2, "top_k": 2, "total_tokens": 5}}
+METHODS = {
+    "medusa": {"nodes": 5},
+    "eagle2": {"depth": 2, "top_k": 2, "total_tokens": 5, "node_probability": 0, "level_probability": 0},
+}
 
 
 @pytest.mark.parametrize("method", METHODS)

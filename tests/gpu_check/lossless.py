@@ -18,7 +18,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "lookahead": {"window": 5, "ngram_size": 4, "guesses": 4},
     "medusa": {},
     "eagle": {},
-    "eagle2": {"depth": 4, "top_k": 4, "total_tokens": 16},
+    "eagle2": {"depth": 4, "top_k": 4, "total_tokens": 16, "node_probability": 0, "level_probability": 0},
 }
 """More nodes than a CPU's defaults: on a GPU they are nearly free."""
 

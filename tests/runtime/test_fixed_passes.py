@@ -35,7 +35,7 @@ METHODS = [
     ("lookahead", {"window": 4, "ngram_size": 4, "guesses": 3}),
     ("medusa", {}),
     ("eagle", {}),
-    ("eagle2", {"depth": 4, "top_k": 3, "total_tokens": 12}),
+    ("eagle2", {"depth": 4, "top_k": 3, "total_tokens": 12, "node_probability": 0, "level_probability": 0}),
 ]
 
 

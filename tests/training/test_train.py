@@ -198,7 +198,7 @@ def test_what_can_be_refused_is_refused_before_data_are_made(config, shallow, mo
 
 
 def test_the_bases_own_data_outlive_a_training_that_was_killed(config, shallow, monkeypatch):
-    def write(_base, count, file, seed):
+    def write(_base, count, file, seed, _text_tasks):
         file.parent.mkdir(exist_ok=True)
         write_lines(file, [conversation(f"q{number}", f"{seed}bcbcbc") for number in range(count)])
 

@@ -44,7 +44,13 @@ options_of: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "medusa": st.fixed_dictionaries({"nodes": st.integers(0, 9)}),
     "eagle": st.fixed_dictionaries({"nodes": st.integers(0, 9)}),
     "eagle2": st.fixed_dictionaries(
-        {"depth": st.integers(0, 5), "top_k": st.integers(1, 5), "total_tokens": st.integers(1, 20)}
+        {
+            "depth": st.integers(0, 5),
+            "top_k": st.integers(1, 5),
+            "total_tokens": st.integers(1, 20),
+            "node_probability": st.sampled_from([0.0, 0.08]),
+            "level_probability": st.sampled_from([0.0, 0.4]),
+        }
     ),
 }
 HEAD_MODEL = FakeTarget(vocab=12, order=2)
