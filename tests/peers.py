@@ -225,12 +225,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peers", default=",".join(PEERS))
     args = parser.parse_args()
+    peers = [name for name in args.peers.split(",") if name]
+    if unknown := set(peers) - set(PEERS):
+        parser.error(f"no peer {', '.join(sorted(unknown))}: expected some of {','.join(PEERS)}")
 
     timed: dict[str, tuple[Worker, str]] = {}
     for path in args.engines:
         name, worker = f"spec-trt {Path(path).name}", Worker(spec_trt, path, args.threads)
         timed |= {name: (worker, "engine"), f"{name}'s raw session": (worker, "raw session")}
-    for name in filter(None, args.peers.split(",")):
+    for name in peers:
         make, package = PEERS[name]
         if importlib.util.find_spec(package):
             timed[name] = Worker(make, args.gguf, args.threads), "engine"
