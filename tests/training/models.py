@@ -6,8 +6,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
+from torch import Tensor
 from transformers import AutoTokenizer
 
+from spec_trt.training.config import EagleSettings, HeadSettings, MedusaSettings, TrainConfig
 from spec_trt.training.trainer import HeadTrainer
 from tests.families import make_model, save_model
 from tests.runtime.fake_engine import EOS, save_byte_tokenizer
@@ -74,3 +77,42 @@ def turn(role, content):
 
 def conversation(question, answer, **more):
     return {"messages": [turn("user", question), turn("assistant", answer)], **more}
+
+
+HEADS: dict[str, HeadSettings] = {
+    "medusa": MedusaSettings(heads=2),
+    "eagle": EagleSettings(token_weight=1.0, unroll=2),
+    "eagle3": EagleSettings(version=3, token_weight=1.0, unroll=2),
+}
+RULE = {"a": "bcbcbcbcbcbc", "d": "efgefgefgefg", "h": "ihihihihihih"}
+
+
+def write_rule(file: Path) -> Path:
+    """Conversations whose answers follow from the question's first letter."""
+    return write_lines(
+        file, [conversation(f"{letter}{n}", answer) for n in range(20) for letter, answer in RULE.items()]
+    )
+
+
+def tiny_config(model: Path, data: Path, out: Path) -> TrainConfig:
+    """A training of a second or two that learns the rule."""
+    return TrainConfig(
+        model=str(model),
+        out=out,
+        head=HEADS["eagle"],
+        data=(data,),
+        held_out=0.1,
+        batch_size=4,
+        max_steps=12,
+        learning_rate=2e-2,
+        clip=5.0,
+        precision="fp32",
+        evaluate_every=6,
+        checkpoint_every=6,
+    )
+
+
+def weights(directory: Path) -> dict[str, Tensor]:
+    """What a checkpoint holds."""
+    [file] = directory.glob("*.safetensors")
+    return load_file(file)

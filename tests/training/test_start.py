@@ -1,9 +1,7 @@
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from spec_trt.errors import ConfigError, ModelError
 from spec_trt.heads.eagle_checkpoint import save_eagle
@@ -11,17 +9,11 @@ from spec_trt.heads.medusa import MedusaConfig, MedusaHeads
 from spec_trt.heads.medusa_checkpoint import load_medusa, save_medusa
 from spec_trt.heads.target import head_target
 from spec_trt.training.base import load_base
-from spec_trt.training.config import EagleSettings, HeadSettings, MedusaSettings, TrainConfig
+from spec_trt.training.config import EagleSettings, MedusaSettings
 from spec_trt.training.eagle import new_eagle
 from spec_trt.training.start import checkpoint_digest, started_eagle, started_medusa
 from spec_trt.training.train import train_head
-from tests.training.models import chat_model, conversation, write_lines
-
-HEADS: dict[str, HeadSettings] = {
-    "medusa": MedusaSettings(heads=2),
-    "eagle": EagleSettings(token_weight=1.0, unroll=2),
-    "eagle3": EagleSettings(version=3, token_weight=1.0, unroll=2),
-}
+from tests.training.models import HEADS, chat_model, tiny_config, weights, write_rule
 
 
 @pytest.fixture(scope="module")
@@ -32,27 +24,8 @@ def base(tmp_path_factory):
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
     directory = tmp_path_factory.mktemp("start")
-    rule = {"a": "bcbcbcbcbcbc", "d": "efgefgefgefg", "h": "ihihihihihih"}
-    lines = [conversation(f"{letter}{number}", answer) for number in range(20) for letter, answer in rule.items()]
-    return TrainConfig(
-        model=str(chat_model(directory / "tiny", layers=7)),
-        out=directory / "out",
-        head=HEADS["eagle"],
-        data=(write_lines(directory / "data.jsonl", lines),),
-        held_out=0.1,
-        batch_size=4,
-        max_steps=12,
-        learning_rate=2e-2,
-        clip=5.0,
-        precision="fp32",
-        evaluate_every=12,
-        draft_vocab=40,
-    )
-
-
-def weights(directory: Path) -> dict[str, torch.Tensor]:
-    [file] = directory.glob("*.safetensors")
-    return load_file(file)
+    model, data = chat_model(directory / "tiny", layers=7), write_rule(directory / "data.jsonl")
+    return replace(tiny_config(model, data, directory / "out"), evaluate_every=12, draft_vocab=40)
 
 
 @pytest.mark.parametrize("name", HEADS)

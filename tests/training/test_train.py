@@ -18,17 +18,19 @@ from spec_trt.heads.target import head_target
 from spec_trt.training import measured_tree, training_data
 from spec_trt.training import train as training
 from spec_trt.training.base import FrozenBase
-from spec_trt.training.config import EagleSettings, JointSettings, MedusaSettings, TrainConfig
+from spec_trt.training.config import EagleSettings, JointSettings, MedusaSettings
 from spec_trt.training.train import train_head
 from spec_trt.training.working_directory import working_directory
-from tests.training.models import chat_model, conversation, killed_at, write_lines
-
-HEADS: dict[str, MedusaSettings | EagleSettings] = {
-    "medusa": MedusaSettings(heads=2),
-    "eagle": EagleSettings(token_weight=1.0, unroll=2),
-    "eagle3": EagleSettings(version=3, token_weight=1.0, unroll=2),
-}
-RULE = {"a": "bcbcbcbcbcbc", "d": "efgefgefgefg", "h": "ihihihihihih"}
+from tests.training.models import (
+    HEADS,
+    chat_model,
+    conversation,
+    killed_at,
+    tiny_config,
+    weights,
+    write_lines,
+    write_rule,
+)
 
 
 @pytest.fixture(scope="module")
@@ -43,36 +45,17 @@ def shallow(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
-    lines = [conversation(f"{letter}{number}", answer) for number in range(20) for letter, answer in RULE.items()]
-    return write_lines(tmp_path_factory.mktemp("data") / "data.jsonl", lines)
+    return write_rule(tmp_path_factory.mktemp("data") / "data.jsonl")
 
 
 @pytest.fixture
 def config(model, data, tmp_path):
-    return TrainConfig(
-        model=str(model),
-        out=tmp_path / "out",
-        head=HEADS["eagle"],
-        data=(data,),
-        held_out=0.1,
-        batch_size=4,
-        max_steps=12,
-        learning_rate=2e-2,
-        clip=5.0,
-        precision="fp32",
-        evaluate_every=6,
-        checkpoint_every=6,
-    )
+    return tiny_config(model, data, tmp_path / "out")
 
 
 def run(config):
     lines: list[str] = []
     return train_head(config, lines.append), lines
-
-
-def weights(out):
-    [file] = [file for file in out.iterdir() if file.suffix == ".safetensors"]
-    return load_file(file)
 
 
 @pytest.mark.parametrize("name", HEADS)
