@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import secrets
 import shutil
 import signal
 import tempfile
@@ -42,21 +43,26 @@ def atomic_directory(target: Path, *, replace: bool = False) -> Iterator[Path]:
             raise ConfigError(f"{target} exists already: choose another directory, or replace it with --force")
         if not _may_be_replaced(target):
             raise ConfigError(f"{target} is no directory that spec-trt made: choose another one, it is never replaced")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    except OSError as error:
-        raise ConfigError(f"cannot write to {target.parent}: {error.strerror or error}") from error
-    try:
-        with _unwind_when_killed():
+    staging = target.parent / f".{target.name}.{secrets.token_hex(4)}"  # named first: no signal falls between
+    with _unwind_when_killed():
+        try:
+            _make(staging)
             yield staging
             staging.chmod(0o777 & ~_umask())
             _swap(staging, target)
+        except OSError as error:
+            reason = error.strerror or f"{error} (is the disk full?)"  # NumPy gives a count of bytes alone
+            raise SpecTrtError(f"writing {target} failed: {reason}; nothing was kept") from error
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+
+def _make(directory: Path) -> None:
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700)
     except OSError as error:
-        reason = error.strerror or f"{error} (is the disk full?)"  # NumPy gives a count of bytes alone
-        raise SpecTrtError(f"writing {target} failed: {reason}; nothing was kept") from error
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        raise ConfigError(f"cannot write to {directory.parent}: {error.strerror or error}") from error
 
 
 def _may_be_replaced(target: Path) -> bool:

@@ -6,12 +6,13 @@ compiles them as `launch` would, and prints registers, shared memory and spills.
 compile, the tiles with the most registers.
 """
 
+import multiprocessing
 import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -161,7 +162,8 @@ def _usage(cubin: bytes) -> tuple[int, int]:
 
 
 def compile_all(variants: list[Variant]) -> list[Resources]:
-    with ThreadPoolExecutor(2) as pool:
+    # Processes: parsing in several threads at once fails on Python 3.11 (gh-106905).
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
         return list(pool.map(compile_variant, variants))
 
 
