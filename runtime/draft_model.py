@@ -14,6 +14,7 @@ from spec_trt.manifest import EagleFacts, ModelFacts
 from spec_trt.runtime.bound_graph import BoundGraph
 from spec_trt.runtime.fixed_shapes import FixedShapes
 from spec_trt.runtime.kv_cache import DTYPES, KVCache, Rows, on_host
+from spec_trt.runtime.row_index import RowIndex
 from spec_trt.runtime.session import Session
 
 __all__ = ["DraftModel", "DraftStep"]
@@ -127,7 +128,7 @@ class DraftModel:
         with_logits = step.logits is not None
         bound = self._bound(len(tokens), tentative=step.visible.shape[1], causal=False, logits=with_logits)
         visible = bound.show(step.visible[rows])
-        bound.features[0] = step.features[rows]
+        bound.features[0] = step.features[bound.index.on_device(rows)]
         self._run(bound, tokens, int(self.cache.lengths[0]) + step.level)
         self.cache.append_tentative(bound.new_rows, [range(len(tokens))])
         return DraftStep(
@@ -192,6 +193,7 @@ class DraftModel:
         own[:] = np.tri(size.nodes) if size.causal else np.eye(size.nodes)
         return _Pass(
             graph=graph,
+            index=RowIndex(size.nodes, self._session.device),
             features=on_host(features),
             next_features=on_host(next_features),
             new_rows=on_host(new_rows),
@@ -250,6 +252,7 @@ class _Pass:
     """The graph tied to the tensors of one pass size, the large ones as `on_host` has them, but for the logits."""
 
     graph: BoundGraph
+    index: RowIndex
     features: Any
     next_features: Any
     new_rows: Rows
@@ -275,10 +278,11 @@ class _Pass:
 
     def write_target_features(self, sources: Sequence[Any], nodes: list[int]) -> None:
         """Fill in the features of the target's nodes, fused where there are several."""
+        taken = self.index.on_device(nodes)
         if self.fusion is None:
-            self.features[0, : len(nodes)] = sources[0][nodes]
+            self.features[0, : len(nodes)] = sources[0][taken]
             return
         width = sources[0].shape[-1]
         for index, source in enumerate(sources):
-            self.fusion.features[0, : len(nodes), index * width : (index + 1) * width] = source[nodes]
+            self.fusion.features[0, : len(nodes), index * width : (index + 1) * width] = source[taken]
         self.fusion.graph.run()
