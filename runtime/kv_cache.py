@@ -48,6 +48,9 @@ class KVCache:
             the copies of a long generation stay few and the unused rows, which attention reads, too.
         capacity: Rows of a buffer that is never another one; it grows and shrinks when None.
         device: Where the buffer lives.
+
+    Raises:
+        BackendError: A fixed buffer's sequences would not begin where TensorRT lets a tensor begin.
     """
 
     def __init__(
@@ -71,7 +74,16 @@ class KVCache:
         if capacity is None:
             self._resize(step)
         else:
+            self._refuse_unaligned(batch, capacity)
             self._hold(_aligned((*self._blocks, capacity, self._head_dim), self._storage).zero_())
+
+    def _refuse_unaligned(self, batch: int, capacity: int) -> None:
+        size = self._blocks[-1] * capacity * self._head_dim * self._storage.element_size()
+        if batch > 1 and size % _ALIGNMENT and self._storage.device.type != "cpu":
+            raise BackendError(
+                f"a sequence's cache must be a multiple of {_ALIGNMENT} bytes for batches, found {size} bytes for "
+                f"{capacity} rows: build the engine again, or run one sequence at a time"
+            )
 
     @property
     def capacity(self) -> int:

@@ -150,7 +150,7 @@ class TensorRtFacts:
         attention: `plugin`, the TreeAttention plugin, or `native`, the library's own attention.
         plugin_version: The plugin's; None in `native`.
         compute_capabilities: The GPUs, as `8.9`.
-        max_length: Rows of every sequence's cache buffer: the `past` of every pass of the base graph.
+        max_length: Tokens of a sequence at the most.
         max_batch: Sequences of a pass at the most.
         max_nodes: Nodes of a decode pass at the most.
         prefill_chunk: Nodes of a prefill pass at the most.
@@ -172,7 +172,7 @@ class TensorRtFacts:
         return self.profiles[graph][profile][names.TREE_MASK][0][2]
 
     def capacity(self, graph: str) -> int:
-        """Rows of the cache buffer in every pass: `max_length`, and a draft's tentative rows beside it."""
+        """Rows of a cache buffer, the `past` of every pass: `max_length`, a draft's tentative rows, and a few more."""
         return self.profiles[graph][names.DECODE][names.past_key(0)][0][2]
 
 

@@ -1,5 +1,7 @@
 """What a compiled engine fixes (the cache's rows, the mask's columns) changes no token, on graphs of ONNX Runtime."""
 
+from dataclasses import replace
+
 import pytest
 
 from spec_trt import names
@@ -8,7 +10,7 @@ from spec_trt.builder.config import BuildConfig
 from spec_trt.builder.tensorrt.profiles import graph_profiles
 from spec_trt.builder.tensorrt.settings import TensorRtSettings
 from spec_trt.errors import BackendError, PromptError
-from spec_trt.manifest import TensorRtFacts, load_manifest
+from spec_trt.manifest import GraphFacts, TensorFacts, TensorRtFacts, load_manifest
 from spec_trt.runtime.backend import OrtBackend
 from spec_trt.runtime.engine import Engine, GenerationConfig
 from spec_trt.runtime.head_loader import load_heads
@@ -164,3 +166,11 @@ def test_a_cache_that_may_not_grow_says_so(engines):
         generate(fixed, [5] * LENGTH)
     with pytest.raises(BackendError, match=f"cache holds {LENGTH} rows, found {LENGTH + 1}: shorten the text"):
         target.cache.reserve(LENGTH + 1)
+
+
+def test_a_cache_has_rows_for_every_sequence_to_begin_aligned():
+    past = TensorFacts(name=names.past_key(0), dtype="float16", shape=["batch", 3, "past", 8])
+    profiles = graph_profiles(
+        names.BASE, GraphFacts(file="base.onnx", inputs=[past], outputs=[]), replace(SETTINGS, max_length=100)
+    )
+    assert {shape[2] for profile in profiles.values() for shape in profile[past.name]} == {112}

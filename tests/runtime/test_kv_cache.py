@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spec_trt import names
-from spec_trt.errors import ConfigError
+from spec_trt.errors import BackendError, ConfigError
 from spec_trt.runtime.kv_cache import KVCache, on_host
 from tests.runtime.fake_session import fake_facts
 
@@ -154,3 +154,12 @@ def test_reset_and_commit_touch_their_own_slot_only():
 def test_refuses_impossible_sizes(bad):
     with pytest.raises(ConfigError, match="batch >= 1 and step >= 1"):
         KVCache(fake_facts(), **bad)
+
+
+def test_on_a_device_every_sequence_begins_where_tensorrt_lets_a_tensor_begin():
+    cache = KVCache(fake_facts(), batch=3, capacity=64, device="meta")
+    offsets = {view.storage_offset() * 4 for slot in range(3) for view in cache.views(slot, 1).values()}
+    assert {offset % 256 for offset in offsets} == {0}
+    with pytest.raises(BackendError, match=r"multiple of 256 bytes for batches, found 320 bytes for 40 rows: build"):
+        KVCache(fake_facts(), batch=3, capacity=40, device="meta")
+    assert KVCache(fake_facts(), capacity=40, device="meta").capacity == 40

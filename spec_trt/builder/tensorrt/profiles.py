@@ -71,7 +71,7 @@ def _ranges(graph: str, profile: str, settings: TensorRtSettings) -> dict[str, R
         "nodes": nodes,
         "window": _fixed(largest + (earlier if decode else 0)),
         "rows": _rows(graph, nodes, decode=decode),
-        "past": _fixed(settings.max_length + earlier),
+        "past": _fixed(_rounded(settings.max_length + earlier)),
     }
 
 
@@ -80,6 +80,14 @@ def _rows(graph: str, nodes: Range, *, decode: bool) -> Range:
     if graph == names.BASE:
         return nodes if decode else Range(smallest=0, optimal=1, largest=1)
     return Range(smallest=1, optimal=1, largest=nodes.largest) if decode else nodes
+
+
+def _rounded(rows: int) -> int:
+    """Rows of a cache, so many that every sequence's begin at a multiple of the 256 bytes that TensorRT asks for.
+
+    A row of any head has 16 bytes at the least: eight numbers of half precision.
+    """
+    return -(-rows // 16) * 16
 
 
 def _fixed(size: int) -> Range:
