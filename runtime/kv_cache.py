@@ -1,7 +1,7 @@
 """The KV cache: one allocation, per-layer views for the graphs, and commits of accepted rows alone."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from spec_trt.errors import BackendError, ConfigError
 from spec_trt.huge_pages import prefer_huge_pages
 from spec_trt.manifest import ModelFacts
 from spec_trt.runtime.gpu_rows import GpuRowWriter
+from spec_trt.runtime.pass_memory import PassMemory
 
 __all__ = ["DTYPES", "KVCache", "Rows", "on_host"]
 
@@ -47,6 +48,7 @@ class KVCache:
         step: Rows the buffer grows by at the least; it grows by a sixteenth when that is more, so that
             the copies of a long generation stay few and the unused rows, which attention reads, too.
         capacity: Rows of a buffer that is never another one; it grows and shrinks when None.
+        limit_bytes: Memory that the buffer grows within, taken once and touched as it is used; any when None.
         device: Where the buffer lives.
 
     Raises:
@@ -60,25 +62,33 @@ class KVCache:
         batch: int = 1,
         step: int = 64,
         capacity: int | None = None,
+        limit_bytes: int | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
         if batch < 1 or step < 1:
             raise ConfigError(f"a cache needs batch >= 1 and step >= 1, found {batch} and {step}")
         self._step, self._fixed = step, capacity is not None
-        self._blocks, self._head_dim = (2 * facts.layers, batch, facts.kv_heads), facts.head_dim
+        self._sections, self._heads, self._head_dim = 2 * facts.layers, facts.kv_heads, facts.head_dim
         self._storage = torch.empty(0, dtype=DTYPES[facts.dtype], device=device)
+        self._new_rows = PassMemory(self._storage)
         self._writer = GpuRowWriter(self._storage.device) if self._storage.is_cuda else None
+        self._limited = limit_bytes is not None
+        if limit_bytes is not None:
+            self._storage = _untouched_zeros(limit_bytes // self._storage.element_size(), self._storage)
         self.lengths: NDArray[np.int64] = np.zeros(batch, dtype=np.int64)
         self.tentative: NDArray[np.int64] = np.zeros(batch, dtype=np.int64)
-        self._show(0)
+        self._show(batch, 0)
         if capacity is None:
-            self._resize(step)
+            self._resize(batch, step)
         else:
             self._refuse_unaligned(batch, capacity)
-            self._hold(_aligned((*self._blocks, capacity, self._head_dim), self._storage).zero_())
+            self._hold(_aligned(self._shape(batch, capacity), self._storage.new_empty).zero_())
+
+    def _shape(self, batch: int, capacity: int) -> tuple[int, int, int, int, int]:
+        return self._sections, batch, self._heads, capacity, self._head_dim
 
     def _refuse_unaligned(self, batch: int, capacity: int) -> None:
-        size = self._blocks[-1] * capacity * self._head_dim * self._storage.element_size()
+        size = self._heads * capacity * self._head_dim * self._storage.element_size()
         if batch > 1 and size % _ALIGNMENT and self._storage.device.type != "cpu":
             raise BackendError(
                 f"a sequence's cache must be a multiple of {_ALIGNMENT} bytes for batches, found {size} bytes for "
@@ -86,9 +96,19 @@ class KVCache:
             )
 
     @property
+    def batch(self) -> int:
+        """Sequences that the buffer holds."""
+        return len(self.lengths)
+
+    @property
     def capacity(self) -> int:
         """Rows of the buffer: the `past` dimension of a pass."""
         return int(self._host.shape[3])
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the buffer is never another one."""
+        return self._fixed
 
     def views(self, slot: int = 0, batch: int | None = None) -> dict[str, Tensor]:
         """The buffer of some neighbouring sequences as the graphs' inputs, a contiguous view per tensor."""
@@ -96,10 +116,11 @@ class KVCache:
         return _per_layer(self.buffer, slots, names.past_key, names.past_value)
 
     def new_rows(self, batch: int, nodes: int) -> Tensor:
-        """Make room for one pass's rows: [2 * layers, batch, kv_heads, nodes, head_dim]."""
-        sections, _, kv_heads = self._blocks
-        shape = (sections, batch, kv_heads, nodes, self._head_dim)
-        return self.buffer.new_empty(shape) if self._writer is None else _aligned(shape, self._storage)
+        """Make room for one pass's rows: [2 * layers, batch, kv_heads, nodes, head_dim].
+
+        The passes of all sizes have one room: commit what one filled before another runs.
+        """
+        return _aligned(self._shape(batch, nodes), self._new_rows.take)
 
     def new_row_views(self, new_rows: Tensor) -> dict[str, Tensor]:
         """A pass's rows as the graphs' outputs, a contiguous view per tensor."""
@@ -117,50 +138,86 @@ class KVCache:
                     f"the engine's cache holds {self.capacity} rows, found {rows}: shorten the text, or build the "
                     "engine again with a larger --max-length"
                 )
-            self._resize(self._rounded(rows))
+            self._resize(self.batch, self.rounded(rows))
 
-    def reset(self, slot: int, rows: int = 0) -> None:
+    def reset(self, slot: int, rows: int = 0, *, keep: int = 0) -> None:
         """Forget one sequence, and make the buffer fit when its next one begins with `rows` rows.
 
         A buffer that an earlier, longer sequence left behind is cut: every pass reads all of it.
+
+        Args:
+            slot: The sequence.
+            rows: Of its next one.
+            keep: First rows that the two have in common.
         """
-        self.lengths[slot] = self.tentative[slot] = 0
+        self.lengths[slot], self.tentative[slot] = keep, 0
+        self.fit(max(rows, int((self.lengths + self.tentative).max())))
+
+    def fit(self, rows: int, batch: int | None = None) -> None:
+        """Lay the buffer out for some number of sequences with up to `rows` rows each; what is beyond is cut off."""
+        batch = batch or self.batch
         if self._fixed:
             return
-        wanted = self._rounded(max(rows, int((self.lengths + self.tentative).max())))
-        if wanted != self.capacity:
-            self._resize(wanted)
+        if (batch, self.rounded(rows)) != (self.batch, self.capacity):
+            self._resize(batch, self.rounded(rows))
 
-    def _rounded(self, rows: int) -> int:
+    def swap(self, one: int, other: int) -> None:
+        """Let two sequences change places."""
+        if one == other:
+            return
+        first, second = (self._host[:, slot, :, : self.lengths[slot]] for slot in (one, other))
+        saved = first.copy() if isinstance(first, np.ndarray) else first.clone()
+        self._host[:, one, :, : self.lengths[other]] = second
+        self._host[:, other, :, : self.lengths[one]] = saved
+        for counts in (self.lengths, self.tentative):
+            counts[[one, other]] = counts[[other, one]]
+
+    def rounded(self, rows: int) -> int:
+        """The capacity of a buffer that grows when it is to hold so many rows."""
         step = self._step * max(1, round(rows / 16 / self._step))
         return max(1, -(-rows // step)) * step
 
-    def _resize(self, capacity: int) -> None:
-        """Lay the rows out for another capacity, in the same memory where that has room.
+    def bytes_for(self, batch: int, rows: int) -> int:
+        """Memory of a buffer that grows when it is to hold some sequences with up to `rows` rows each."""
+        return math.prod(self._shape(batch, self.rounded(rows))) * self._storage.element_size()
+
+    def _resize(self, batch: int, capacity: int) -> None:
+        """Lay the rows out for another batch and capacity, in the same memory where that has room.
 
         Attention gives rows it does not see weight 0, so they must at least be finite: memory begins as zeros.
         """
-        earlier, before = self._storage, self.capacity
-        size = math.prod(self._blocks) * capacity * self._head_dim
+        held, room = self.buffer.shape[1], self.capacity
+        kept = min(batch, held)
+        lengths, tentative = (np.zeros(batch, dtype=np.int64) for _ in range(2))
+        lengths[:kept] = np.minimum(self.lengths[:kept], capacity)
+        tentative[:kept] = np.minimum(self.tentative[:kept], capacity - lengths[:kept])
+        self.lengths, self.tentative = lengths, tentative
+        if (batch < held) != (capacity < room):  # in two moves, as rows that all go one way overwrite none to come
+            self._move(kept, min(capacity, room))
+        self._move(batch, capacity)
+
+    def _move(self, batch: int, capacity: int) -> None:
+        """Move the rows to where they lie in a buffer that is larger, or smaller, in both."""
+        size, earlier, before = math.prod(self._shape(batch, capacity)), self._storage, self.buffer.shape
+        if size > len(earlier) and self._limited:
+            raise BackendError(
+                f"the cache may take {earlier.nbytes} bytes, {batch} sequences of {capacity} rows take "
+                f"{size * earlier.element_size()}: shorten the texts, or raise the limit"
+            )
         on_cpu = earlier.device.type == "cpu"
-        if size > len(earlier) or not on_cpu:
+        if size > len(earlier) or not (on_cpu or self._limited):
             self._storage = _zeros(int(size * _ROOM) if on_cpu else size, earlier)
         rows = int((self.lengths + self.tentative).max())
         if rows:
-            _move_blocks(
-                on_host(earlier),
-                on_host(self._storage),
-                blocks=math.prod(self._blocks),
-                used=rows * self._head_dim,
-                before=before * self._head_dim,
-                after=capacity * self._head_dim,
+            _move_rows(
+                on_host(earlier), on_host(self._storage), rows, before=tuple(before), after=self._shape(batch, capacity)
             )
-        self._show(capacity)
+        self._show(batch, capacity)
 
-    def _show(self, capacity: int) -> None:
+    def _show(self, batch: int, capacity: int) -> None:
         """Make the storage's beginning the buffer."""
-        size = math.prod(self._blocks) * capacity * self._head_dim
-        self._hold(self._storage[:size].view(*self._blocks, capacity, self._head_dim))
+        shape = self._shape(batch, capacity)
+        self._hold(self._storage[: math.prod(shape)].view(shape))
 
     def _hold(self, buffer: Tensor) -> None:
         self.buffer, self._host = buffer, on_host(buffer)
@@ -217,28 +274,46 @@ def _zeros(size: int, like: Tensor) -> Tensor:
     return storage
 
 
-def _aligned(shape: tuple[int, ...], like: Tensor) -> Tensor:
+def _untouched_zeros(size: int, like: Tensor) -> Tensor:
+    """New memory that the system gives, page by page, as it is used."""
+    if like.device.type != "cpu":
+        return like.new_zeros(size)
+    zeros = torch.from_numpy(np.zeros(size * like.element_size(), dtype=np.uint8)).view(like.dtype)
+    prefer_huge_pages(zeros.data_ptr(), zeros.nbytes)
+    return zeros
+
+
+def _aligned(shape: tuple[int, ...], allocate: Callable[[int], Tensor]) -> Tensor:
     """A tensor whose every section begins where TensorRT lets a tensor begin, and is contiguous from there on."""
     sections, batch, heads, rows, head_dim = shape
-    unit = _ALIGNMENT // like.element_size()
-    section = -(-batch * heads * rows * head_dim // unit) * unit
+    section = -(-batch * heads * rows * head_dim // _ALIGNMENT) * _ALIGNMENT  # numbers, of a byte at the least
     strides = (section, heads * rows * head_dim, rows * head_dim, head_dim, 1)
-    return like.new_empty(sections * section).as_strided(shape, strides)
+    return allocate(sections * section).as_strided(shape, strides)
 
 
-def _move_blocks(source: Any, target: Any, *, blocks: int, used: int, before: int, after: int) -> None:  # noqa: ANN401 - see `on_host`
-    """Move the beginning of every block to where the block lies once all have another size.
+def _move_rows(source: Any, target: Any, rows: int, *, before: tuple[int, ...], after: tuple[int, ...]) -> None:  # noqa: ANN401 - see `on_host`
+    """Move the first rows of every head to where they lie in a buffer of another shape.
 
     Args:
-        source: The blocks, one behind another.
+        source: The buffer's numbers, one behind another.
         target: Where they go; may be the same memory.
-        blocks: How many.
-        used: Numbers of each to move.
-        before: Numbers of a block in the source.
-        after: Numbers of one in the target.
+        rows: How many.
+        before: Shape of the buffer, [2 * layers, batch, kv_heads, capacity, head_dim].
+        after: Of the target's, larger or smaller in batch and capacity.
     """
-    for block in reversed(range(blocks)) if after > before else range(blocks):
-        target[block * after : block * after + used] = source[block * before : block * before + used]
+    sections, _, heads, _, head_dim = before
+    batch, used = min(before[1], after[1]), rows * head_dim
+    moves = [
+        (
+            ((section * before[1] + sequence) * heads + head) * before[3] * head_dim,
+            ((section * after[1] + sequence) * heads + head) * after[3] * head_dim,
+        )
+        for section in range(sections)
+        for sequence in range(batch)
+        for head in range(heads)
+    ]
+    for here, there in reversed(moves) if after[1] >= before[1] and after[3] >= before[3] else moves:
+        target[there : there + used] = source[here : here + used]
 
 
 def on_host(tensor: Rows) -> Any:  # noqa: ANN401 - an array or a tensor: both are indexed alike

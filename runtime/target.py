@@ -1,6 +1,7 @@
 """The target model: its base graph and cache, run over trees."""
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,10 +15,11 @@ from spec_trt.runtime.bound_graph import BoundGraph
 from spec_trt.runtime.drafters.drafter import PassOutput
 from spec_trt.runtime.fixed_shapes import FixedShapes
 from spec_trt.runtime.kv_cache import DTYPES, KVCache, Rows, on_host
+from spec_trt.runtime.pass_memory import PassMemory
 from spec_trt.runtime.session import Session
 from spec_trt.runtime.tree import Topology, Tree, TreeBuilder
 
-__all__ = ["Target", "Verified"]
+__all__ = ["Target", "Verified", "joined"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +28,7 @@ class Verified:
 
     Attributes:
         outputs: Per sequence, what the pass says about its tree's own nodes (padding cut off).
-        new_rows: [2 * layers, batch, kv_heads, nodes, head_dim]; the next pass of this size overwrites it.
+        new_rows: [2 * layers, batch, kv_heads, nodes, head_dim]; the next pass overwrites it.
     """
 
     outputs: list[PassOutput]
@@ -66,12 +68,18 @@ class _Pass:
 class Target:
     """Verifies trees with the base graph, against a cache of committed rows.
 
+    Attributes:
+        facts: The model's shape.
+        cache: The committed rows.
+        prefill_chunk: Tokens that `read` takes at the most.
+
     Args:
         session: The base graph.
         facts: The model's shape.
         batch: Sequences held.
         prefill_chunk: Nodes of a prefill pass.
         cache_step: Rows the cache grows by at the least.
+        cache_bytes: Memory that a growing cache stays within; any when None.
         fixed: What the graph's passes have in common, its prefill chunk too; None where they may be of any size.
     """
 
@@ -83,20 +91,28 @@ class Target:
         batch: int = 1,
         prefill_chunk: int = 64,
         cache_step: int = 64,
+        cache_bytes: int | None = None,
         fixed: FixedShapes | None = None,
     ) -> None:
         self.facts = facts
-        capacity = None if fixed is None else fixed.capacity
-        self.cache = KVCache(facts, batch=batch, step=cache_step, capacity=capacity, device=session.device)
+        self.cache = KVCache(
+            facts,
+            batch=batch,
+            step=cache_step,
+            capacity=None if fixed is None else fixed.capacity,
+            limit_bytes=cache_bytes if fixed is None else None,
+            device=session.device,
+        )
         self._session, self._fixed = session, fixed
-        self._prefill_chunk = prefill_chunk if fixed is None else fixed.prefill_chunk
+        self.prefill_chunk = prefill_chunk if fixed is None else fixed.prefill_chunk
         self._passes: dict[_PassSize, _Pass] = {}
         self._bound_buffer = self.cache.buffer
+        self._memory: dict[str, PassMemory] = {}
 
     def prefill(
         self, prompt: Sequence[int], needs: Collection[str] = frozenset(), *, slot: int = 0
     ) -> PassOutput | None:
-        """Begin a sequence: run and commit its prompt in chunks of causal chains, projecting no logits.
+        """Begin a sequence: run and commit its prompt in chunks, projecting no logits.
 
         Args:
             prompt: The tokens to commit; may be empty.
@@ -107,25 +123,30 @@ class Target:
             The needed outputs, [len(prompt), ...] each and without argmaxes; None when there are none.
         """
         self.cache.reset(slot, rows=len(prompt))
-        kept: dict[str, list[Tensor]] = {name: [] for name in needs}
-        for start in range(0, len(prompt), self._prefill_chunk):
-            chain = _chain(prompt[start : start + self._prefill_chunk])
-            verified = self._run([chain], needs, project=False, slot=slot)
-            self.cache.commit(verified.new_rows, [range(len(chain))], slot=slot)
-            for name, tensors in kept.items():
-                tensors.append(verified.outputs[0].tensors[name].clone())
-        if not prompt or not needs:
-            return None
-        return PassOutput(
-            argmax=np.empty(0, dtype=np.int64),
-            tensors={name: torch.cat(tensors) for name, tensors in kept.items()},
-        )
+        starts = range(0, len(prompt), self.prefill_chunk)
+        return joined([self.read(prompt[start : start + self.prefill_chunk], needs, slot=slot) for start in starts])
+
+    def read(self, tokens: Sequence[int], needs: Collection[str] = frozenset(), *, slot: int = 0) -> dict[str, Tensor]:
+        """Append a part of a prompt to a sequence, as a causal chain.
+
+        Args:
+            tokens: From one to `prefill_chunk` of them.
+            needs: Graph outputs to hand out.
+            slot: The sequence.
+
+        Returns:
+            The needed outputs, [len(tokens), ...] each.
+        """
+        chain = _chain(tokens)
+        verified = self._run([chain], needs, project=False, slot=slot)
+        self.cache.commit(verified.new_rows, [range(len(chain))], slot=slot)
+        return {name: tensor.clone() for name, tensor in verified.outputs[0].tensors.items()}
 
     def verify(self, trees: Sequence[Tree], needs: Collection[str] = frozenset()) -> Verified:
         """Run one pass over all nodes of one tree per sequence; commits nothing.
 
         Args:
-            trees: [batch] trees; each root continues its sequence's committed rows.
+            trees: [batch] trees, of the first sequences; each root continues its sequence's committed rows.
             needs: Graph outputs to hand out beyond argmax.
         """
         return self._run(trees, needs, project=True, slot=0)
@@ -186,11 +207,13 @@ class Target:
         return size.nodes if self._fixed is None else self._fixed.window(size.nodes, prefill=not size.project)
 
     def _new_outputs(self, size: _PassSize) -> dict[str, Tensor]:
-        dtype, device = DTYPES[self.facts.dtype], self._session.device
-        return {
-            name: torch.empty(size.batch, size.nodes, self._width(name), dtype=dtype, device=device)
-            for name in size.needs
-        }
+        shapes = {name: (size.batch, size.nodes, self._width(name)) for name in size.needs}
+        return {name: self._room(name, math.prod(shape)).view(shape) for name, shape in shapes.items()}
+
+    def _room(self, name: str, count: int) -> Tensor:
+        """Memory for an output, shared by the passes of all sizes."""
+        like = torch.empty(0, dtype=DTYPES[self.facts.dtype], device=self._session.device)
+        return self._memory.setdefault(name, PassMemory(like)).take(count)
 
     def _new_argmax(self, size: _PassSize) -> dict[str, Tensor]:
         if not size.project:
@@ -199,6 +222,16 @@ class Target:
 
     def _width(self, name: str) -> int:
         return self.facts.vocab if name == names.LOGITS else self.facts.hidden
+
+
+def joined(parts: Sequence[Mapping[str, Tensor]]) -> PassOutput | None:
+    """The outputs of a prompt's parts as those of one; None where there are none."""
+    if not parts or not parts[0]:
+        return None
+    return PassOutput(
+        argmax=np.empty(0, dtype=np.int64),
+        tensors={name: torch.cat([part[name] for part in parts]) for name in parts[0]},
+    )
 
 
 def _chain(tokens: Sequence[int]) -> Tree:

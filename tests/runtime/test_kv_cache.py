@@ -12,8 +12,8 @@ from tests.runtime.fake_session import fake_facts
 
 
 def filled(cache, nodes, batch=1, seed=0):
-    rows = cache.new_rows(batch, nodes)
-    return rows.copy_(torch.randn(rows.shape, generator=torch.Generator().manual_seed(seed)))
+    shape = cache.new_rows(batch, nodes).shape
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(cache.buffer.dtype)
 
 
 def test_views_share_the_one_allocation():
@@ -84,7 +84,7 @@ def test_rows_stay_whatever_the_buffer_grows_and_shrinks_to(used, capacities):
     rows = filled(cache, 3, batch=2)
     cache.commit(rows, [range(count) for count in used])
     for capacity in capacities:
-        cache._resize(capacity)
+        cache._resize(2, capacity)
         assert cache.capacity == capacity
         for slot, count in enumerate(used):
             torch.testing.assert_close(cache.buffer[:, slot, :, :count], rows[:, slot, :, :count], rtol=0, atol=0)
@@ -163,3 +163,63 @@ def test_on_a_device_every_sequence_begins_where_tensorrt_lets_a_tensor_begin():
     with pytest.raises(BackendError, match=r"multiple of 256 bytes for batches, found 320 bytes for 40 rows: build"):
         KVCache(fake_facts(), batch=3, capacity=40, device="meta")
     assert KVCache(fake_facts(), capacity=40, device="meta").capacity == 40
+
+
+@given(
+    used=st.lists(st.integers(0, 3), min_size=3, max_size=3),
+    shapes=st.lists(st.tuples(st.integers(1, 5), st.sampled_from([4, 8, 12, 40])), min_size=1, max_size=8),
+    limit=st.sampled_from([None, 5 * 40 * 4 * 2 * 4]),
+)
+@settings(deadline=None)
+def test_rows_stay_whatever_batch_and_capacity_the_buffer_is_laid_out_for(used, shapes, limit):
+    cache = KVCache(fake_facts(), batch=3, step=4, limit_bytes=limit)
+    rows = filled(cache, 3, batch=3)
+    cache.commit(rows, [range(count) for count in used])
+    for batch, capacity in shapes:
+        cache.fit(capacity, batch)
+        used = [*used, *[0] * 5][: len(used)][:batch] + [0] * max(0, batch - len(used))
+        assert (cache.batch, cache.capacity, cache.lengths.tolist()) == (batch, capacity, used)
+        for slot, count in enumerate(used):
+            if count:
+                torch.testing.assert_close(cache.buffer[:, slot, :, :count], rows[:, slot, :, :count], rtol=0, atol=0)
+
+
+def test_sequences_longer_than_the_buffer_becomes_are_cut():
+    cache = KVCache(fake_facts(), batch=2, step=4)
+    rows = filled(cache, 10, batch=2)
+    cache.commit(rows, [range(10), range(2)])
+    cache.fit(4)
+    assert cache.lengths.tolist() == [4, 2]
+    torch.testing.assert_close(cache.buffer[:, 0], rows[:, 0, :, :4], rtol=0, atol=0)
+
+
+def test_two_sequences_change_places():
+    cache = KVCache(fake_facts(), batch=3, step=8)
+    rows = filled(cache, 5, batch=3)
+    cache.commit(rows, [range(5), range(3), [4]])
+    cache.swap(0, 2)
+    assert cache.lengths.tolist() == [1, 3, 5]
+    torch.testing.assert_close(cache.buffer[:, 0, :, :1], rows[:, 0 + 2, :, 4:], rtol=0, atol=0)
+    torch.testing.assert_close(cache.buffer[:, 2, :, :5], rows[:, 0], rtol=0, atol=0)
+    cache.swap(1, 1)
+    torch.testing.assert_close(cache.buffer[:, 1, :, :3], rows[:, 1, :, :3], rtol=0, atol=0)
+
+
+def test_a_reset_keeps_the_rows_that_the_next_sequence_begins_with():
+    cache = KVCache(fake_facts(), step=4)
+    rows = filled(cache, 30)
+    cache.commit(rows, [range(30)])
+    cache.reset(0, rows=9, keep=6)
+    assert (cache.capacity, cache.lengths.tolist()) == (12, [6])
+    torch.testing.assert_close(cache.buffer[:, :, :, :6], rows[:, :, :, :6], rtol=0, atol=0)
+
+
+def test_a_limited_cache_never_takes_more_and_says_so():
+    cache = KVCache(fake_facts(), step=4, limit_bytes=1000)
+    place = cache.buffer.data_ptr()
+    fits = max(rows for rows in range(1, 100) if cache.bytes_for(1, rows) <= 1000)
+    cache.reserve(fits)
+    assert cache.buffer.data_ptr() == place
+    with pytest.raises(BackendError, match=r"the cache may take 1000 bytes, 1 sequences of \d+ rows take \d+: shorten"):
+        cache.reserve(fits + 1)
+    assert cache.buffer.data_ptr() == place
