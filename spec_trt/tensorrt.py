@@ -9,7 +9,13 @@ from types import ModuleType
 
 from spec_trt.errors import BackendError
 
-__all__ = ["TENSORRT_BACKENDS", "TENSORRT_TITLES", "import_tensorrt", "tensorrt_version"]
+__all__ = [
+    "TENSORRT_BACKENDS",
+    "TENSORRT_TITLES",
+    "accepted_compute_capabilities",
+    "import_tensorrt",
+    "tensorrt_version",
+]
 
 TENSORRT_BACKENDS = {"trt": "tensorrt", "trt-rtx": "tensorrt_rtx"}
 """The Python module of each back end."""
@@ -51,6 +57,20 @@ def import_tensorrt(backend: str) -> ModuleType:
 def tensorrt_version(backend: str) -> str:
     """The installed library's version; errors as for `import_tensorrt`."""
     return str(import_tensorrt(backend).__version__)
+
+
+def accepted_compute_capabilities(backend: str) -> list[str]:
+    """The GPUs that the installed library builds for without having them, as `8.9`, in order.
+
+    Args:
+        backend: `trt-rtx`; TensorRT builds for the GPU at hand alone.
+
+    Raises:
+        BackendError: As for `import_tensorrt`.
+    """
+    members = import_tensorrt(backend).ComputeCapability.__members__
+    numbers = sorted(int(name.removeprefix("SM")) for name in members if name.startswith("SM"))
+    return [f"{number // 10}.{number % 10}" for number in numbers]
 
 
 def _polygraphy_drives_another(backend: str) -> bool:

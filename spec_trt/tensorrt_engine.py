@@ -1,10 +1,11 @@
 """Whether this machine can load a TensorRT engine: what must agree, and how to build it again where it does not."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from spec_trt.errors import ManifestError
 from spec_trt.manifest import EngineFacts, TensorRtFacts
-from spec_trt.tensorrt import TENSORRT_TITLES
+from spec_trt.tensorrt import TENSORRT_TITLES, accepted_compute_capabilities
 
 __all__ = ["check_tensorrt_engine"]
 
@@ -30,32 +31,44 @@ def check_tensorrt_engine(
     built = facts.tensorrt
     if built is None:
         raise ManifestError(f"{directory} has no TensorRT engine: expected one built with `--backend trt` or `trt-rtx`")
-    again = f"build it again: `{_command(directory, facts, built, compute_capability)}`"
+    title = TENSORRT_TITLES[facts.backend]
+    mismatch = None
     if facts.library_version != library_version:
-        title = TENSORRT_TITLES[facts.backend]
-        raise ManifestError(
-            f"{directory} was built with {title} {facts.library_version}, found {library_version}: {again}"
-        )
-    if built.plugin_version not in (None, plugin_version):
-        raise ManifestError(
-            f"{directory} was built with TreeAttention plugin {built.plugin_version}, found {plugin_version}: {again}"
-        )
-    if compute_capability not in built.compute_capabilities:
+        mismatch = f"with {title} {facts.library_version}, found {library_version}"
+    elif built.plugin_version not in (None, plugin_version):
+        mismatch = f"with TreeAttention plugin {built.plugin_version}, found {plugin_version}"
+    elif compute_capability not in built.compute_capabilities:
         targets = ", ".join(built.compute_capabilities)
-        raise ManifestError(
-            f"{directory} was built for compute capability {targets}, this GPU has {compute_capability}: {again}"
-        )
+        mismatch = f"for compute capability {targets}, this GPU has {compute_capability}"
+    if mismatch is not None:
+        again = _again(directory, facts, built, compute_capability)
+        raise ManifestError(f"{directory} was built {mismatch}: {again}")
     return built
 
 
-def _command(directory: Path, facts: EngineFacts, built: TensorRtFacts, compute_capability: str) -> str:
-    """What builds the same engine for the GPU here."""
-    capabilities = dict.fromkeys([*built.compute_capabilities, compute_capability])
-    options: dict[str, str] = {"backend": facts.backend}
-    if facts.backend == "trt-rtx":
-        options["compute-capability"] = ",".join(capabilities)
+def _again(directory: Path, facts: EngineFacts, built: TensorRtFacts, compute_capability: str) -> str:
+    """What builds such an engine for the GPU here: by the same back end, unless that has no such GPUs."""
+    if facts.backend == "trt":
+        return f"build it again: `{_command(directory, facts, built, 'trt')}`"
+    accepted = accepted_compute_capabilities(facts.backend)
+    named = [target for target in (*built.compute_capabilities, compute_capability) if target in accepted]
+    if compute_capability in accepted:
+        return f"build it again: `{_command(directory, facts, built, facts.backend, dict.fromkeys(named))}`"
+    if compute_capability in built.compute_capabilities:  # which the GPU at hand was taken for
+        return f"build it again: `{_command(directory, facts, built, facts.backend)}`"
+    return (
+        f"{TENSORRT_TITLES[facts.backend]} does not build for that, {TENSORRT_TITLES['trt']} does: "
+        f"`{_command(directory, facts, built, 'trt')}`"
+    )
+
+
+def _command(
+    directory: Path, facts: EngineFacts, built: TensorRtFacts, backend: str, capabilities: Iterable[str] = ()
+) -> str:
+    options: dict[str, object] = {"backend": backend}
+    options |= {"compute-capability": named} if (named := ",".join(capabilities)) else {}
     options["attention"] = built.attention
-    for name in ("max_batch", "max_nodes", "prefill_chunk", "max_length"):
-        options[name.replace("_", "-")] = str(getattr(built, name))
+    sizes = {name: getattr(built, name) for name in ("max_batch", "max_nodes", "prefill_chunk", "max_length")}
+    options |= {name.replace("_", "-"): value for name, value in (sizes | facts.options).items() if value is not None}
     words = " ".join(f"--{name} {value}" for name, value in options.items())
     return f"spec-trt build BUNDLE {directory} {words} --force"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from spec_trt import tensorrt_engine
 from spec_trt.errors import ManifestError
 from spec_trt.manifest import TensorRtFacts
 from spec_trt.tensorrt_engine import check_tensorrt_engine
@@ -20,12 +21,20 @@ BUILT = TensorRtFacts(
     prefill_chunk=32,
     profiles={},
 )
-SIZES = "--attention plugin --max-batch 1 --max-nodes 16 --prefill-chunk 32 --max-length 64"
+OPTIONS = {"opt_batch": 1, "opt_nodes": 8, "workspace_bytes": None}
+SIZES = "--attention plugin --max-batch 1 --max-nodes 16 --prefill-chunk 32 --max-length 64 --opt-batch 1 --opt-nodes 8"
 HERE = {"library_version": "1.7.1.116", "plugin_version": "1", "compute_capability": "8.9"}
 
 
+@pytest.fixture(autouse=True)
+def accepted(monkeypatch):
+    """The GPUs that TensorRT for RTX builds for; the library itself need not be here."""
+    capabilities = ["7.5", "8.0", "8.6", "8.9", "12.0", "12.1"]
+    monkeypatch.setattr(tensorrt_engine, "accepted_compute_capabilities", lambda _backend: capabilities)
+
+
 def check(built=BUILT, backend="trt-rtx", **changes):
-    facts = make_engine_facts(backend=backend, library_version="1.7.1.116", tensorrt=built)
+    facts = make_engine_facts(backend=backend, library_version="1.7.1.116", tensorrt=built, options=OPTIONS)
     return check_tensorrt_engine(Path("engine"), facts, **(HERE | changes))
 
 
@@ -51,6 +60,22 @@ def test_other_engines_are_refused_with_the_command_that_builds_again(changes, m
     capabilities = "8.9,12.0,8.6" if "compute_capability" in changes else "8.9,12.0"
     command = f"spec-trt build BUNDLE engine --backend trt-rtx --compute-capability {capabilities} {SIZES} --force"
     assert f"build it again: `{command}`" in str(raised.value)
+
+
+def test_gpu_that_rtx_has_no_engines_for_is_sent_to_tensorrt():
+    other = (
+        rf"this GPU has 9\.0: TensorRT for RTX does not build for that, TensorRT does: .*--backend trt {SIZES} --force"
+    )
+    with pytest.raises(ManifestError, match=other):
+        check(compute_capability="9.0")
+
+
+def test_engine_of_the_gpu_at_hand_is_built_again_for_the_gpu_at_hand():
+    built = dataclasses.replace(BUILT, compute_capabilities=["9.0"])
+    with pytest.raises(ManifestError, match=f"`spec-trt build BUNDLE engine --backend trt-rtx {SIZES} --force`"):
+        check(built, compute_capability="9.0", library_version="1.8.0")
+    with pytest.raises(ManifestError, match=rf"--backend trt-rtx --compute-capability 8\.9 {SIZES} --force`"):
+        check(built)
 
 
 def test_tensorrt_builds_again_on_the_gpu_it_finds():

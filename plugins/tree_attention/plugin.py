@@ -4,7 +4,8 @@ The classes derive from the library's own, and which of the two libraries it is 
 they are made by functions. Lists of fields, descriptions of tensors and addresses come from the library.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import ctypes
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -28,13 +29,16 @@ _FIELD_TYPES = {"scale": np.float32, "softcap": np.float32, "sliding_window": np
 
 
 @contextmanager
-def tree_attention_plugin(trt: ModuleType) -> Iterator[None]:
+def tree_attention_plugin(trt: ModuleType) -> Iterator[Callable[[], Exception | None]]:
     """Make the plugin known to a TensorRT library: while parsing, building or loading, and as long as an engine runs.
 
     Contexts may overlap; the plugin is forgotten when the last one ends.
 
     Args:
         trt: The library, from `spec_trt.tensorrt.import_tensorrt`.
+
+    Yields:
+        What gives the newest error of a pass, once: the library tells no more than that the pass failed.
 
     Raises:
         BackendError: The library refuses the plugin; or the plugin refused a node, in place of what the library made
@@ -44,7 +48,7 @@ def tree_attention_plugin(trt: ModuleType) -> Iterator[None]:
     creator = next(filter(_is_ours, registry.all_creators), None) or _register(trt, registry)
     creator.holders += 1
     try:
-        yield
+        yield lambda: creator.refusals.pop() if creator.refusals else None
     except Exception as error:
         _raise_refusal(creator, error)
         raise
@@ -102,7 +106,7 @@ def creator_class(trt: ModuleType) -> Any:  # noqa: ANN401 - as above
         """Makes a plugin from the attributes of a node, or from those stored in an engine.
 
         Attributes:
-            refusals: What its plugins refused.
+            refusals: What its plugins refused, or failed with.
             holders: How many contexts keep it registered.
         """
 
@@ -112,7 +116,7 @@ def creator_class(trt: ModuleType) -> Any:  # noqa: ANN401 - as above
             self.plugin_version = PLUGIN_VERSION
             self.plugin_namespace = names.OP_DOMAIN
             self.field_names = _fields(trt, Attributes(scale=0.0))
-            self.refusals: list[BackendError] = []
+            self.refusals: list[Exception] = []
             self.holders = 0
 
         def create_plugin(self, name: str, fields: Any, phase: Any) -> Any:  # noqa: ANN401, ARG002 - as above
@@ -134,7 +138,7 @@ def plugin_class(trt: ModuleType) -> Any:  # noqa: ANN401 - as above
     ):
         """One node's attention."""
 
-        def __init__(self, attributes: Attributes, refusals: list[BackendError]) -> None:
+        def __init__(self, attributes: Attributes, refusals: list[Exception]) -> None:
             trt.IPluginV3.__init__(self)
             trt.IPluginV3OneCore.__init__(self)
             trt.IPluginV3OneBuild.__init__(self)
@@ -145,6 +149,7 @@ def plugin_class(trt: ModuleType) -> Any:  # noqa: ANN401 - as above
             self.num_outputs = 1
             self.attributes = attributes
             self.refusals = refusals
+            _keep_to_the_end(self)
 
         # Core.
 
@@ -224,13 +229,26 @@ def plugin_class(trt: ModuleType) -> Any:  # noqa: ANN401 - as above
                 name: (address, all_names[desc.type], tuple(desc.dims))
                 for name, address, desc in zip(_INPUTS, inputs, input_desc, strict=False)
             }
-            enqueue(tensors, outputs[0], workspace, stream, self.attributes)
+            try:
+                enqueue(tensors, outputs[0], workspace, stream, self.attributes)
+            except Exception as failure:  # Triton's and CUDA's are of any type
+                self.refusals.append(failure)
+                raise
 
     return TreeAttentionPlugin
 
 
+def _keep_to_the_end(plugin: Any) -> None:  # noqa: ANN401 - as above
+    """Take a reference that is never given back: the library frees a plugin twice when its own is the last.
+
+    Its bindings drop that reference while they destroy the plugin, on which Python frees it too. What is kept is a few
+    bytes for each of a network's plugins.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(plugin))
+
+
 @contextmanager
-def _noted(refusals: list[BackendError]) -> Iterator[None]:
+def _noted(refusals: list[Exception]) -> Iterator[None]:
     """Keep a refusal for `tree_attention_plugin` to raise; the library goes on until it asks for types, and gets none.
 
     An exception would only reach the library, which writes its traceback to stderr and gives a reason of its own.

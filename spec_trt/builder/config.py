@@ -39,6 +39,7 @@ class TensorRtOptions:
         attention: `plugin`, the TreeAttention plugin, or `native`, the library's own attention.
         max_batch: Sequences of a pass at the most.
         max_nodes: Nodes of a pass over a tree, or over a level of a draft, at the most.
+        opt_batch: Sequences that a pass over a tree is tuned for.
         opt_nodes: Nodes that such a pass is tuned for.
         prefill_chunk: Nodes of a prefill pass at the most.
         max_length: Tokens of a sequence at the most, prompt included: the fixed size of its cache.
@@ -50,6 +51,7 @@ class TensorRtOptions:
     attention: str | None = None
     max_batch: int | None = None
     max_nodes: int | None = None
+    opt_batch: int | None = None
     opt_nodes: int | None = None
     prefill_chunk: int | None = None
     max_length: int | None = None

@@ -108,11 +108,25 @@ class OrtBackend:
 
 def _load(path: Path) -> ir.Model:
     try:
-        return ir.load(path)
+        model = ir.load(path)
     except Exception as error:  # protobuf and onnx-ir raise unrelated types
         raise BuildError(
             f"{path} can't be read as ONNX: {str(error).splitlines()[0]}; export the bundle again"
         ) from error
+    _refuse_hard_links(model)
+    return model
+
+
+def _refuse_hard_links(model: ir.Model) -> None:
+    """Say before a pass reads weights what the reader would say then: it takes a file of two names for an attack."""
+    weights = [value.const_value for value in model.graph.initializers.values()]
+    paths = {Path(tensor.path) for tensor in weights if isinstance(tensor, ir.ExternalTensor)}
+    for path in sorted(paths):
+        if path.exists() and path.stat().st_nlink > 1:
+            raise BuildError(
+                f"{path} is a hard link to a file with other names, expected a file of its own: "
+                "copy the bundle with `cp -r`, not `cp -l`"
+            )
 
 
 def _raised(tensors: list[TensorFacts]) -> list[TensorFacts]:

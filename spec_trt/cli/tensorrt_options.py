@@ -31,6 +31,12 @@ _OPTIONS = (
     ),
     click.option("--max-batch", type=_SIZE, help="trt, trt-rtx: sequences of a pass at the most.  [default: 1]"),
     click.option("--max-nodes", type=_SIZE, help="trt, trt-rtx: nodes of a tree at the most.  [default: 64]"),
+    click.option(
+        "--opt-batch",
+        type=_SIZE,
+        help="trt, trt-rtx: sequences to tune for; those up to --max-batch run as well, at kernels chosen for these.  "
+        "[default: 1]",
+    ),
     click.option("--opt-nodes", type=_SIZE, help="trt, trt-rtx: nodes of a tree to tune for.  [default: 16]"),
     click.option("--prefill-chunk", type=_SIZE, help="trt, trt-rtx: prompt tokens per pass.  [default: 256]"),
     click.option(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import shutil
 import sys
 
@@ -127,6 +128,14 @@ def test_graph_that_is_not_onnx_is_refused(config, bundle):
     graph.write_bytes(b"\xff" * graph.stat().st_size)
     with pytest.raises(BuildError, match="can't be read as ONNX"):
         build_engine(config)
+    assert not config.out.exists()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_bundle_of_hard_links_is_refused_with_what_to_do(config, bundle, tmp_path, precision):
+    linked = shutil.copytree(bundle, tmp_path / "linked", copy_function=os.link)
+    with pytest.raises(BuildError, match=r"linked/base\.onnx\.data is a hard link .*: copy the bundle with `cp -r`"):
+        build_engine(change(config, bundle=linked, precision=precision))
     assert not config.out.exists()
 
 

@@ -143,7 +143,7 @@ def test_native_attention_in_every_type(family_model, tmp_path, dtype):
     assert manifest.engine.precision == manifest.model.dtype == dtype
     facts = facts_of(manifest)
     assert (facts.attention, facts.plugin_version, facts.compute_capabilities) == ("native", None, ["8.9", "12.0"])
-    assert facts.profiles[names.BASE][names.DECODE][names.PAST_LENS] == [[1], [2], [2]]
+    assert facts.profiles[names.BASE][names.DECODE][names.PAST_LENS] == [[1], [1], [2]]
 
 
 @pytest.mark.parametrize("attention", ["plugin", "native"])
@@ -185,6 +185,7 @@ def test_gpus_that_the_library_does_not_build_for_are_refused(config):
         ({"max_nodes": 65}, "--max-nodes 65 is beyond --max-length 64"),
         ({"prefill_chunk": 65}, "--prefill-chunk 65 is beyond --max-length 64"),
         ({"opt_nodes": 17}, "--opt-nodes 17 is beyond --max-nodes 16"),
+        ({"opt_batch": 3, "max_batch": 2}, "--opt-batch 3 is beyond --max-batch 2"),
     ],
     ids=str,
 )
@@ -281,10 +282,23 @@ def test_interrupted_build_leaves_nothing(config, number, step):
     assert sorted(path.name for path in config.out.parent.iterdir()) == ["bundle"]
 
 
-def test_build_that_fails_names_the_librarys_reason(config):
+@pytest.mark.parametrize("attention", ["plugin", "native"])
+def test_build_that_fails_names_the_librarys_reason(config, attention):
     with pytest.raises(BuildError, match=r"tensorrt_rtx can't build the graph 'base': .*workspace limit") as raised:
-        build_engine(change(config, workspace_bytes=1, attention="native"))
+        build_engine(change(config, workspace_bytes=1, attention=attention))
     assert "\n" not in str(raised.value)
+    assert not config.out.exists()
+
+
+def test_node_that_the_plugin_refuses_is_named_by_the_plugin(config):
+    model = onnx.load(config.bundle / "base.onnx", load_external_data=False)
+    for node in model.graph.node:
+        if node.op_type == names.OP_NAME:
+            node.attribute.append(helper.make_attribute("sliding_window", 6))
+    replace_graph(config.bundle, model)
+    refusal = r"^the plugin TreeAttention takes the input `positions` with .* \(all that the library said: .*log\)$"
+    with pytest.raises(BackendError, match=refusal):
+        build_engine(config)
     assert not config.out.exists()
 
 

@@ -13,10 +13,21 @@ def test_first_error_is_the_reason_and_all_is_kept(tmp_path):
     log = LibraryLog(tmp_path / "log")
     assert log.reason == "the library gave no reason"
     say(log, logging.WARNING, "[W] careful")
+    say(log, logging.DEBUG, "[V] going on")
     say(log, logging.ERROR, "[E] no tactic\n    in layer 3")
+    say(log, logging.WARNING, "[W] late")
     say(log, logging.ERROR, "[E] no engine")
     assert log.reason == "no tactic in layer 3"
-    assert (tmp_path / "log").read_text() == "[W] careful\n[E] no tactic\n    in layer 3\n[E] no engine\n"
+    said = "[W] careful\n[V] going on\n[E] no tactic\n    in layer 3\n[W] late\n[E] no engine\n"
+    assert (tmp_path / "log").read_text() == said
+    log.close()
+
+
+def test_warning_right_before_an_error_belongs_to_it(tmp_path):
+    log = LibraryLog(tmp_path / "log")
+    say(log, logging.WARNING, "[W] beyond the\n  workspace limit")
+    say(log, logging.ERROR, "[E] no tactic")
+    assert log.reason == "no tactic (warned before: beyond the workspace limit)"
     log.close()
 
 

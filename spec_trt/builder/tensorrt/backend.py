@@ -62,7 +62,7 @@ class TensorRtBackend:
             precision=self._job.bundle.model.dtype,
             library_version=version,
             builder_version=spec_trt.__version__,
-            options={"opt_nodes": settings.opt_nodes, "workspace_bytes": settings.workspace_bytes},
+            options={name: getattr(settings, name) for name in ("opt_batch", "opt_nodes", "workspace_bytes")},
             bundle_sha256=sha256(config.bundle / "manifest.json"),
             tensorrt=TensorRtFacts(
                 attention=settings.attention,

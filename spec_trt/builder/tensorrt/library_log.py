@@ -21,19 +21,20 @@ class LibraryLog(logging.Handler):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._file = path.open("a", encoding="utf-8", buffering=1)
-        self._errors: list[str] = []
+        self._reason, self._warned = "", ""
 
     @property
     def reason(self) -> str:
-        """The first error in one line: those after it follow from it."""
-        return self._errors[0] if self._errors else _NO_REASON
+        """The first error in one line, and the warning that came right before it: errors after it follow from it."""
+        return self._reason or _NO_REASON
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take one message."""
         text = record.getMessage()
         self._file.write(text + "\n")
-        if record.levelno == logging.ERROR:
-            self._errors.append(_one_line(text))
+        if record.levelno == logging.ERROR and not self._reason:
+            self._reason = _one_line(text) + (f" (warned before: {self._warned})" if self._warned else "")
+        self._warned = _one_line(text) if record.levelno == logging.WARNING else ""
 
     def close(self) -> None:
         """Close the file."""

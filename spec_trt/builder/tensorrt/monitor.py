@@ -33,7 +33,7 @@ def progress_monitor(library: ModuleType, begin: Callable[[str], object]) -> Any
                     begin(phase[:1].lower() + phase[1:])
 
         def step_complete(self, _phase: str, _step: int) -> bool:
-            """Go on: where a network has Python plugins, a build that ends early corrupts memory; see `child`."""
+            """Go on: whoever wants no more of a build ends its process; see `child`."""
             return True
 
         def phase_finish(self, phase: str) -> None:

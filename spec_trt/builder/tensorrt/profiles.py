@@ -67,7 +67,7 @@ def _ranges(graph: str, profile: str, settings: TensorRtSettings) -> dict[str, R
     # A draft's level sees the earlier ones, which lie behind the committed rows of its cache: as many as a tree has.
     earlier = settings.max_nodes if graph == names.EAGLE else 0
     return {
-        "batch": Range(smallest=1, optimal=settings.max_batch if decode else 1, largest=settings.max_batch),
+        "batch": Range(smallest=1, optimal=settings.opt_batch if decode else 1, largest=settings.max_batch),
         "nodes": nodes,
         "window": _fixed(largest + (earlier if decode else 0)),
         "rows": _rows(graph, nodes, decode=decode),

@@ -10,6 +10,7 @@ from spec_trt.manifest import ModelFacts
 __all__ = ["TensorRtSettings", "choose_settings"]
 
 _MAX_NODES = 64
+_OPT_BATCH = 1  # one user at a time: larger batches are for throughput, and run well when tuned for less
 _OPT_NODES = 16
 _PREFILL_CHUNK = 256
 _MAX_LENGTH = 4096
@@ -22,6 +23,7 @@ class TensorRtSettings:
     attention: str
     max_batch: int
     max_nodes: int
+    opt_batch: int
     opt_nodes: int
     prefill_chunk: int
     max_length: int
@@ -45,12 +47,15 @@ def choose_settings(config: BuildConfig, model: ModelFacts) -> TensorRtSettings:
         if size > max_length:
             raise ConfigError(f"{option} {size} is beyond --max-length {max_length}: a pass can't have more nodes")
     opt_nodes = given.opt_nodes or min(_OPT_NODES, max_nodes)
-    if opt_nodes > max_nodes:
-        raise ConfigError(f"--opt-nodes {opt_nodes} is beyond --max-nodes {max_nodes}")
+    max_batch, opt_batch = given.max_batch or 1, given.opt_batch or _OPT_BATCH
+    for name, optimal, largest in (("nodes", opt_nodes, max_nodes), ("batch", opt_batch, max_batch)):
+        if optimal > largest:
+            raise ConfigError(f"--opt-{name} {optimal} is beyond --max-{name} {largest}")
     return TensorRtSettings(
         attention=given.attention or "plugin",
-        max_batch=given.max_batch or 1,
+        max_batch=max_batch,
         max_nodes=max_nodes,
+        opt_batch=opt_batch,
         opt_nodes=opt_nodes,
         prefill_chunk=prefill_chunk,
         max_length=max_length,

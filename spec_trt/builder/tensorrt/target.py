@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spec_trt.errors import BackendError, ConfigError
-from spec_trt.tensorrt import import_tensorrt
+from spec_trt.tensorrt import accepted_compute_capabilities
 
-__all__ = ["Target", "accepted_compute_capabilities", "choose_target"]
+__all__ = ["Target", "choose_target"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,20 +40,9 @@ def choose_target(backend: str, asked: Sequence[str] | None) -> Target:
     if refused:
         raise ConfigError(
             f"TensorRT for RTX does not build for compute capability {', '.join(refused)}: "
-            f"it accepts {', '.join(accepted)}"
+            f"it accepts {', '.join(accepted)}; TensorRT, --backend trt, builds for others, on the GPU itself"
         )
     return Target(compute_capabilities=[capability for capability in accepted if capability in asked], at_hand=False)
-
-
-def accepted_compute_capabilities(backend: str) -> list[str]:
-    """Those that the installed library builds for without the GPU, in order.
-
-    Raises:
-        BackendError: It is not installed.
-    """
-    members = import_tensorrt(backend).ComputeCapability.__members__
-    numbers = sorted(int(name.removeprefix("SM")) for name in members if name.startswith("SM"))
-    return [f"{number // 10}.{number % 10}" for number in numbers]
 
 
 def _at_hand(backend: str) -> str:
