@@ -1,54 +1,33 @@
 """The decode loop: propose, verify, accept, commit, observe. It knows no method by name."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from spec_trt.runtime.accept import GREEDY, Acceptance, emitted_tokens
-from spec_trt.runtime.drafters.drafter import Drafter
-from spec_trt.runtime.stats import Stats
+from spec_trt.runtime.live_sequence import LiveSequence
+from spec_trt.runtime.stats import shared_time
 from spec_trt.runtime.target import Target
 
-__all__ = ["decode"]
+__all__ = ["decode_pass"]
 
 
-def decode(
-    prompt: Sequence[int],
-    *,
-    target: Target,
-    drafter: Drafter,
-    max_new_tokens: int,
-    stats: Stats,
-    acceptance: Acceptance = GREEDY,
-) -> Iterator[list[int]]:
-    """Generate, yielding each pass's tokens: what plain decoding emits, in blocks.
+def decode_pass(sequences: Sequence[LiveSequence], target: Target) -> None:
+    """Take every sequence one pass further: what plain decoding emits, in blocks.
 
-    The prompt's last token is the first root: prefill runs the ones before it, so every emitted token
-    comes from a verify pass.
+    A prompt's last token is the first root, so every emitted token comes from here.
 
     Args:
-        prompt: At least one token.
-        target: The model, its cache free for this sequence.
-        drafter: The method; started here.
-        max_new_tokens: Tokens to emit, never more.
-        stats: Filled as the generation goes.
-        acceptance: The rule by which drafts are kept, made for this sequence.
+        sequences: Those of the target's first places, in their order, their prompts read.
+        target: The model.
     """
-    needs = drafter.needs | acceptance.needs
-    stats.prompt_tokens += len(prompt)
-    with stats.time("prefill"):
-        prefilled = target.prefill(prompt[:-1], drafter.needs)
-        drafter.start(prompt, prefilled)
-    remaining = max_new_tokens
-    while remaining > 0:
-        with stats.time("draft"):
-            tree = drafter.propose(remaining - 1)
-        with stats.time("verify"):
-            verified = target.verify([tree], needs)
-        with stats.time("other"):
-            [out] = verified.outputs
-            path, extra = acceptance.accept(tree, out)
-            target.cache.commit(verified.new_rows, [path])
-        with stats.time("draft"):
-            drafter.observe(tree, out, path, extra)
-        stats.record_pass(nodes=len(tree), accepted=len(path) - 1)
-        remaining -= len(path)
-        yield emitted_tokens(tree, path, extra)
+    needs = frozenset[str]().union(*(sequence.needs for sequence in sequences))
+    costs = [sequence.stats for sequence in sequences]
+
+    trees = [sequence.propose() for sequence in sequences]
+    with shared_time(costs, "verify"):
+        verified = target.verify(trees, needs)
+    passes = list(zip(sequences, trees, verified.outputs, strict=True))
+    decisions = [sequence.accept(tree, out) for sequence, tree, out in passes]
+    with shared_time(costs, "commit"):
+        target.cache.commit(verified.new_rows, [path for path, _ in decisions])
+    for (sequence, tree, out), (path, extra) in zip(passes, decisions, strict=True):
+        sequence.emit(tree, path, extra)
+        sequence.observe(tree, out, path, extra)

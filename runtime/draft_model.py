@@ -83,9 +83,9 @@ class DraftModel:
         self._bound_buffer = self.cache.buffer
         self._newest_feature = on_host(self._new_features(1, facts.hidden)[0])
 
-    def reset(self, rows: int = 0) -> None:
-        """Begin a sequence whose first `extend` will have `rows` rows."""
-        self.cache.reset(0, rows=rows)
+    def reset(self, rows: int = 0, *, keep: int = 0) -> None:
+        """Begin a sequence that has `rows` rows after its first `extend`, the first `keep` of which are there."""
+        self.cache.reset(0, rows=rows, keep=keep)
 
     def extend(
         self, features: Mapping[str, Tensor], nodes: Sequence[int], tokens: Sequence[int], *, logits: bool = False

@@ -1,132 +1,68 @@
 """The engine: a directory that `build` wrote, loaded and ready to generate."""
 
+import sys
 import threading
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+import weakref
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import NoReturn, TypeGuard, cast, overload
 
 from torch import Tensor
 
 from spec_trt import names
-from spec_trt.errors import ConfigError, ManifestError, PromptError
+from spec_trt.errors import BusyError, ClosedError, ConfigError, ManifestError, PromptError
 from spec_trt.manifest import Manifest, load_manifest
-from spec_trt.runtime.accept import Acceptance, Guarantee
+from spec_trt.runtime.accept import GreedyAcceptance
 from spec_trt.runtime.acceptance_rule import acceptance_rule
 from spec_trt.runtime.backend import open_backend
-from spec_trt.runtime.decode import decode
 from spec_trt.runtime.detokenizer import Detokenizer
-from spec_trt.runtime.drafters import NO_HEADS, available_methods, make_drafter
-from spec_trt.runtime.drafters.drafter import Drafter
+from spec_trt.runtime.drafters import METHODS, NO_HEADS, available_methods, make_drafter
+from spec_trt.runtime.drafters.autoregressive import AutoregressiveDrafter
+from spec_trt.runtime.drafters.drafter import Drafter, PassOutput
 from spec_trt.runtime.drafters.heads import Heads
-from spec_trt.runtime.head_loader import load_heads
+from spec_trt.runtime.generation import Generation, GenerationConfig, Result
+from spec_trt.runtime.head_loader import HeadLoader
+from spec_trt.runtime.kv_cache import DTYPES
+from spec_trt.runtime.live_sequence import LiveSequence
 from spec_trt.runtime.sampler import Sampler
-from spec_trt.runtime.sampling import Sampling
-from spec_trt.runtime.stats import Stats
-from spec_trt.runtime.stop import Emission, FinishReason, StopChecker
+from spec_trt.runtime.scheduler import Scheduler
+from spec_trt.runtime.stop import Emission, StopChecker
 from spec_trt.runtime.target import Target
-from spec_trt.runtime.tree import TreeBuilder
+from spec_trt.runtime.tree import ROOT, Tree
 from spec_trt.tokenizer import Tokenizer, load_tokenizer
 
-__all__ = ["Engine", "Generation", "GenerationConfig", "Result"]
+__all__ = ["Engine", "Prompt", "Prompts"]
 
 Prompt = str | Sequence[int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationConfig:
-    """How to generate.
-
-    Attributes:
-        method: The speculative method's name.
-        options: The method's own options, by name.
-        sampling: How the next token is chosen; the likeliest one by default.
-        max_new_tokens: Tokens to emit at the most.
-        stop: Texts that end the generation and are cut off.
-        ignore_eos: Whether to go on past the model's end-of-sequence tokens.
-    """
-
-    method: str = "autoregressive"
-    options: Mapping[str, Any] = field(default_factory=dict)
-    sampling: Sampling = field(default_factory=Sampling)
-    max_new_tokens: int = 256
-    stop: Sequence[str] = ()
-    ignore_eos: bool = False
-
-    def __post_init__(self) -> None:
-        if self.max_new_tokens < 1:
-            raise ConfigError(f"max_new_tokens must be at least 1, found {self.max_new_tokens}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """A finished generation; nothing that was cut by a stop is in it.
-
-    Attributes:
-        text: What was generated.
-        token_ids: The same as tokens.
-        finish_reason: Why it ended.
-        guarantee: What it has in common with plain decoding's: every token, its distribution only, or neither.
-        stats: What it cost and gained.
-    """
-
-    text: str
-    token_ids: list[int]
-    finish_reason: FinishReason
-    guarantee: Guarantee
-    stats: Stats
-
-
-class Generation:
-    """A generation under way: iterate it for pieces as they come, or take the whole `result`."""
-
-    def __init__(self, emissions: Generator[Emission, None, None], stats: Stats, guarantee: Guarantee) -> None:
-        self.stats, self.guarantee = stats, guarantee
-        self._emissions = emissions
-        self._seen: list[Emission] = []
-
-    def __iter__(self) -> Generator[Emission, None, None]:
-        for emission in self._emissions:
-            self._seen.append(emission)
-            yield emission
-
-    def close(self) -> None:
-        """End a generation before its end, freeing the engine."""
-        self._emissions.close()
-
-    def result(self) -> Result:
-        """Run to the end and return all of it."""
-        for _ in self:
-            pass
-        reason = self._seen[-1].finish_reason if self._seen else None
-        if reason is None:
-            raise ConfigError("this generation was closed before its end: it has no result")
-        return Result(
-            text="".join(emission.text for emission in self._seen),
-            token_ids=[token for emission in self._seen for token in emission.token_ids],
-            finish_reason=reason,
-            guarantee=self.guarantee,
-            stats=self.stats,
-        )
+Prompts = Sequence[str] | Sequence[Sequence[int]]
 
 
 class Engine:
-    """A loaded engine; runs one generation at a time.
+    """A loaded engine. Its methods are for any thread, and run whatever is asked for meanwhile together.
 
     Args:
         manifest: What the directory holds.
-        target: The model.
         tokenizer_directory: Where its tokenizer's files are.
-        heads: The draft heads.
+        new_target: Makes a model with a cache of its own, for a number of sequences and bytes (any when None).
+        new_heads: Opens the draft heads with caches of their own.
     """
 
-    def __init__(self, manifest: Manifest, target: Target, tokenizer_directory: Path, heads: Heads = NO_HEADS) -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        tokenizer_directory: Path,
+        new_target: Callable[[int, int | None], Target],
+        new_heads: Callable[[], Heads] = Heads,
+    ) -> None:
         self.manifest = manifest
-        self._target, self._heads = target, heads
         self._tokenizer_directory = tokenizer_directory
-        self._lock = threading.Lock()
+        self._new_target, self._new_heads = new_target, new_heads
+        self._heads = new_heads()
+        self._lock = threading.RLock()
+        self._claimant: weakref.ref[Scheduler] | None = None
+        self._own: Scheduler | None = None
 
     @classmethod
     def load(
@@ -155,8 +91,12 @@ class Engine:
         directory = Path(path)
         manifest = load_manifest(directory, verify=verify)
         backend = open_backend(directory, manifest, device=device, threads=threads, cuda_graphs=cuda_graphs)
-        target = Target(backend.open(names.BASE), manifest.model, fixed=backend.fixed_shapes(names.BASE))
-        return cls(manifest, target, directory, load_heads(manifest, backend))
+        base, fixed = backend.open(names.BASE), backend.fixed_shapes(names.BASE)
+
+        def new_target(batch: int, cache_bytes: int | None) -> Target:
+            return Target(base, manifest.model, batch=batch, cache_bytes=cache_bytes, fixed=fixed)
+
+        return cls(manifest, directory, new_target, HeadLoader(manifest, backend))
 
     @property
     def methods(self) -> list[str]:
@@ -174,6 +114,31 @@ class Engine:
     def precision(self) -> str:
         """What the engine computes in: `fp32`, `int8`, ..."""
         return self.manifest.engine.precision if self.manifest.engine else self.manifest.model.dtype
+
+    @property
+    def max_batch(self) -> int:
+        """Sequences of one pass at the most, as far as the engine was built for a number of them."""
+        built = self.manifest.engine.tensorrt if self.manifest.engine else None
+        return sys.maxsize if built is None else built.max_batch
+
+    @property
+    def has_fixed_cache(self) -> bool:
+        """Whether every sequence's cache has room for `max_length` tokens from the start."""
+        return self.manifest.engine is not None and self.manifest.engine.tensorrt is not None
+
+    @property
+    def target_row_bytes(self) -> int:
+        """Memory of one token in the target's cache."""
+        model = self.manifest.model
+        return 2 * model.layers * model.kv_heads * model.head_dim * DTYPES[model.dtype].itemsize
+
+    @property
+    def draft_row_bytes(self) -> int:
+        """Memory of one token in a draft model's cache; 0 without one."""
+        eagle = self.manifest.heads.eagle
+        if eagle is None:
+            return 0
+        return 2 * eagle.layers * eagle.kv_heads * eagle.head_dim * DTYPES[self.manifest.model.dtype].itemsize
 
     @cached_property
     def _optional_tokenizer(self) -> Tokenizer | None:
@@ -205,53 +170,183 @@ class Engine:
             raise PromptError("the prompt is not valid text: expected UTF-8")
         return self.tokenizer.encode_chat([{"role": "user", "content": text}]) if chat else self.tokenizer.encode(text)
 
-    def generate(self, prompt: Prompt, config: GenerationConfig | None = None) -> Result:
-        """Generate to the end; see `stream`."""
-        return self.stream(prompt, config).result()
+    @overload
+    def generate(  # type: ignore[overload-overlap]  # a text is a sequence of texts itself
+        self, prompt: Prompt, config: GenerationConfig | None = None
+    ) -> Result: ...
 
-    def stream(self, prompt: Prompt, config: GenerationConfig | None = None) -> Generation:
-        """Generate, handing out text and tokens as soon as they are decided.
+    @overload
+    def generate(self, prompt: Prompts, config: GenerationConfig | None = None) -> list[Result]: ...
+
+    def generate(
+        self,
+        prompt: Prompt | Prompts,
+        config: GenerationConfig | None = None,
+    ) -> Result | list[Result]:
+        """Generate to the end, from one prompt or from several together; see `stream`.
 
         Args:
-            prompt: A text, or token ids.
+            prompt: A text or token ids, or a list of such.
             config: How to generate; plain greedy decoding by default.
-
-        Raises:
-            PromptError: The prompt is empty, does not fit the context, or has an id outside the vocabulary.
-            ConfigError: The method or an option is unknown, or the method does not go with the sampling; or, at the
-                first piece, the engine is generating already.
         """
-        config = config or GenerationConfig()
-        token_ids = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        self.check_prompt(token_ids)
-        model, stats = self.manifest.model, Stats()
-        eos_ids = () if config.ignore_eos else model.eos_ids
-        sampler = Sampler(config.sampling, token_ids, vocab=model.vocab)
-        drafter = make_drafter(
-            config.method, config.options, vocab=model.vocab, eos_ids=eos_ids, heads=self._heads, sampler=sampler
-        )
-        acceptance = acceptance_rule(sampler)
-        stopper = StopChecker(
-            detokenizer=Detokenizer(self._optional_tokenizer.decode if self._optional_tokenizer else _no_text),
-            eos_ids=eos_ids,
-            stop=config.stop,
-            max_new_tokens=min(config.max_new_tokens, self.max_length - len(token_ids)),
-        )
-        emissions = self._emissions(token_ids, drafter, acceptance, stopper, stats)
-        return Generation(emissions, stats, acceptance.guarantee)
+        if _is_several(prompt):
+            return self._generate_all(prompt, config)
+        return self.stream(cast("Prompt", prompt), config).result()
+
+    def stream(
+        self, prompt: Prompt, config: GenerationConfig | None = None, *, timeout: float | None = None
+    ) -> Generation:
+        """Generate, handing out text and tokens as soon as they are decided; see `Scheduler.submit`."""
+        return self._scheduler().submit(prompt, config, timeout=timeout)
+
+    async def agenerate(
+        self, prompt: Prompt, config: GenerationConfig | None = None, *, timeout: float | None = None
+    ) -> Result:
+        """As `generate`, for an event loop; who stops waiting cancels the generation."""
+        return await self.stream(prompt, config, timeout=timeout).aresult()
+
+    async def astream(
+        self, prompt: Prompt, config: GenerationConfig | None = None, *, timeout: float | None = None
+    ) -> AsyncIterator[Emission]:
+        """As `stream`, for an event loop; leaving the iteration cancels the generation."""
+        with self.stream(prompt, config, timeout=timeout) as generation:
+            async for emission in generation:
+                yield emission
+
+    def close(self) -> None:
+        """End all generations with `ClosedError` and free the memory. It may be closed again."""
+        scheduler = self._open_scheduler()
+        if scheduler is not None:
+            scheduler.close()
+        with self._lock:
+            self._new_target, self._new_heads = _closed, _closed
+            self._heads, self._own = NO_HEADS, None
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> str:
+        raise ConfigError("an engine can't be pickled: hand its directory over, and load it in the other process")
 
     def next_logits(self, token_ids: Sequence[int]) -> Tensor:
         """The target's logits after a text: [vocab].
 
         Raises:
             PromptError: As `stream`.
-            ConfigError: The engine is generating.
         """
         self.check_prompt(token_ids)
-        with self._claimed():
-            self._target.prefill(token_ids[:-1])
-            verified = self._target.verify([TreeBuilder(token_ids[-1]).build()], {names.LOGITS})
-            return verified.outputs[0].tensors[names.LOGITS][-1].clone()
+        kept = _KeptLogits()
+        sequence = LiveSequence(
+            token_ids, draft=lambda _heads: AutoregressiveDrafter(), acceptance=kept, stopper=self._stopper(1)
+        )
+        self._scheduler().run(sequence).result()
+        return kept.logits
+
+    def prepare(self, prompt: Prompt, config: GenerationConfig, *, timeout: float | None = None) -> LiveSequence:
+        """A sequence that is ready to be decoded, all of what was asked for checked; see `Scheduler.submit`."""
+        token_ids = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        self.check_prompt(token_ids)
+        if timeout is not None and not timeout > 0:
+            raise ConfigError(f"a timeout must be more than 0 seconds: found {timeout}; leave it out for none")
+        model = self.manifest.model
+        eos_ids = () if config.ignore_eos else model.eos_ids
+        sampler = Sampler(config.sampling, token_ids, vocab=model.vocab)
+
+        def draft(heads: Heads) -> Drafter:
+            return make_drafter(
+                config.method, config.options, vocab=model.vocab, eos_ids=eos_ids, heads=heads, sampler=sampler
+            )
+
+        draft(self._heads)  # what is wrong with the options is known now
+        return LiveSequence(
+            token_ids,
+            draft=draft,
+            head=METHODS[config.method].head,
+            acceptance=acceptance_rule(sampler),
+            stopper=self._stopper(
+                min(config.max_new_tokens, self.max_length - len(token_ids)), eos_ids=eos_ids, stop=config.stop
+            ),
+            log_probs=config.log_probs,
+            timeout=timeout,
+        )
+
+    def _stopper(self, limit: int, *, eos_ids: Collection[int] = (), stop: Sequence[str] = ()) -> StopChecker:
+        tokenizer = self._optional_tokenizer
+        detokenizer = Detokenizer(tokenizer.decode if tokenizer else _no_text)
+        return StopChecker(detokenizer=detokenizer, eos_ids=eos_ids, stop=stop, max_new_tokens=limit)
+
+    def new_target(self, *, batch: int = 1, cache_bytes: int | None = None) -> Target:
+        """The model with a cache of its own, for those who run passes themselves.
+
+        Args:
+            batch: Sequences that its cache holds.
+            cache_bytes: Memory that a cache that grows stays within; any when None.
+
+        Raises:
+            ClosedError: The engine is closed.
+        """
+        return self._new_target(batch, cache_bytes)
+
+    def new_heads(self) -> Heads:
+        """The draft heads with caches of their own.
+
+        Raises:
+            ClosedError: The engine is closed.
+        """
+        return self._new_heads()
+
+    def claim(self, scheduler: Scheduler) -> None:
+        """Let a scheduler be the one that runs the engine.
+
+        Raises:
+            ConfigError: Another one is open, and not an idle one of the engine's own.
+        """
+        with self._lock:
+            other = self._open_scheduler()
+            if other is not None and (other is not self._own or other.in_flight):
+                raise ConfigError("this engine has an open scheduler: use that one, or close it first")
+            if other is not None:
+                other.close()
+            self._claimant = weakref.ref(scheduler)
+
+    def release(self, scheduler: Scheduler) -> None:
+        """Let go of a scheduler that is closed."""
+        with self._lock:
+            if self._open_scheduler() is scheduler:
+                self._claimant = None
+            if self._own is scheduler:
+                self._own = None
+
+    def _open_scheduler(self) -> Scheduler | None:
+        return None if self._claimant is None else self._claimant()
+
+    def _scheduler(self) -> Scheduler:
+        """The open scheduler, or one of the engine's own."""
+        with self._lock:
+            found = self._open_scheduler()
+            if found is None:
+                found = self._own = Scheduler(self)
+            return found
+
+    def _generate_all(self, prompts: Prompts, config: GenerationConfig | None) -> list[Result]:
+        """Every prompt's result; as many are in flight as the queue takes."""
+        generations: list[Generation] = []
+        for prompt in prompts:
+            while True:
+                try:
+                    generations.append(self.stream(prompt, config))
+                    break
+                except BusyError:
+                    earlier = next((generation for generation in generations if not generation.ended), None)
+                    if earlier is None:
+                        raise
+                    earlier.result()
+        return [generation.result() for generation in generations]
 
     def check_prompt(self, token_ids: Sequence[int]) -> None:
         """Refuse a prompt that can't be run.
@@ -275,35 +370,23 @@ class Engine:
         if outside:
             raise PromptError(f"token id {outside[0]} is outside the model's vocabulary of {model.vocab}")
 
-    def _emissions(
-        self, prompt: Sequence[int], drafter: Drafter, acceptance: Acceptance, stopper: StopChecker, stats: Stats
-    ) -> Generator[Emission, None, None]:
-        blocks = decode(
-            prompt,
-            target=self._target,
-            drafter=drafter,
-            max_new_tokens=stopper.remaining,
-            stats=stats,
-            acceptance=acceptance,
-        )
-        with self._claimed():
-            for block in blocks:
-                with stats.time("other"):
-                    emission = stopper.push(block)
-                if emission.text or emission.token_ids or emission.finish_reason:
-                    yield emission
-                if emission.finish_reason:
-                    return
 
-    @contextmanager
-    def _claimed(self) -> Iterator[None]:
-        """Hold the cache for one generation."""
-        if not self._lock.acquire(blocking=False):
-            raise ConfigError("this engine is generating already: finish or close that generation first")
-        try:
-            yield
-        finally:
-            self._lock.release()
+class _KeptLogits(GreedyAcceptance):
+    """Accepts nothing, and keeps the logits behind the root."""
+
+    needs = frozenset({names.LOGITS})
+
+    def accept(self, tree: Tree, out: PassOutput) -> tuple[list[int], int]:
+        self.logits = out.tensors[names.LOGITS][ROOT].clone()
+        return super().accept(tree, out)
+
+
+def _is_several(prompt: Prompt | Prompts) -> TypeGuard[Prompts]:
+    return not isinstance(prompt, str) and len(prompt) > 0 and not isinstance(prompt[0], int)
+
+
+def _closed(*_arguments: object) -> NoReturn:
+    raise ClosedError("the engine is closed: load it again")
 
 
 def _is_unicode(text: str) -> bool:

@@ -150,8 +150,12 @@ class KVCache:
             rows: Of its next one.
             keep: First rows that the two have in common.
         """
-        self.lengths[slot], self.tentative[slot] = keep, 0
+        self.keep(slot, keep)
         self.fit(max(rows, int((self.lengths + self.tentative).max())))
+
+    def keep(self, slot: int, rows: int) -> None:
+        """Forget all of a sequence but its first rows."""
+        self.lengths[slot], self.tentative[slot] = rows, 0
 
     def fit(self, rows: int, batch: int | None = None) -> None:
         """Lay the buffer out for some number of sequences with up to `rows` rows each; what is beyond is cut off."""

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from spec_trt.errors import ConfigError
@@ -10,7 +10,8 @@ from spec_trt.runtime.detokenizer import Detokenizer
 
 __all__ = ["Emission", "FinishReason", "StopChecker"]
 
-FinishReason = Literal["eos", "stop", "length"]
+FinishReason = Literal["eos", "stop", "length", "cancelled", "timeout"]
+"""What ended a generation: an end-of-sequence token, a stop string, the limit, its caller, or its time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,11 +22,13 @@ class Emission:
         text: New text, none of which can still turn out to be part of a stop string.
         token_ids: New tokens, all of whose text has been given out.
         finish_reason: Why the generation ended, or None while it goes on.
+        log_probs: The target's log-probabilities of the new tokens, before sampling; empty unless asked for.
     """
 
     text: str
     token_ids: list[int]
     finish_reason: FinishReason | None
+    log_probs: list[float] = field(default_factory=list)
 
 
 class StopChecker:

@@ -228,10 +228,8 @@ def joined(parts: Sequence[Mapping[str, Tensor]]) -> PassOutput | None:
     """The outputs of a prompt's parts as those of one; None where there are none."""
     if not parts or not parts[0]:
         return None
-    return PassOutput(
-        argmax=np.empty(0, dtype=np.int64),
-        tensors={name: torch.cat([part[name] for part in parts]) for name in parts[0]},
-    )
+    whole = parts[0] if len(parts) == 1 else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    return PassOutput(argmax=np.empty(0, dtype=np.int64), tensors=dict(whole))
 
 
 def _chain(tokens: Sequence[int]) -> Tree:

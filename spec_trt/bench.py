@@ -8,7 +8,8 @@ from spec_trt.bench_report import BASELINE, BenchReport, MethodScore
 from spec_trt.errors import ConfigError, PromptError, SpecTrtError
 from spec_trt.prompts import PromptRecord
 from spec_trt.runtime.drafters import METHODS
-from spec_trt.runtime.engine import Engine, GenerationConfig, Result
+from spec_trt.runtime.engine import Engine
+from spec_trt.runtime.generation import GenerationConfig, Result
 from spec_trt.runtime.near_tie import Comparison, compare_outputs
 from spec_trt.runtime.sampling import Sampling
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from spec_trt.runtime.accept import Guarantee
-from spec_trt.runtime.engine import Result
+from spec_trt.runtime.generation import Result
 from spec_trt.runtime.head_warning import head_warning
 from spec_trt.runtime.near_tie import Comparison
 from spec_trt.runtime.sampling import Sampling

@@ -8,6 +8,8 @@
     ├── ManifestError    a bundle or engine directory is missing, damaged or does not match
     ├── BackendError     a back end is not installed, or refused to load or run a graph
     ├── PromptError      a prompt is empty, or does not fit the model's context
+    ├── BusyError        a request came while the queue was full
+    ├── ClosedError      a request came to, or was cut short by, an engine that was closed
     └── DataError        a prompts file can't be read
 
 Every message says what was expected, what was found, and what to do.
@@ -16,6 +18,8 @@ Every message says what was expected, what was found, and what to do.
 __all__ = [
     "BackendError",
     "BuildError",
+    "BusyError",
+    "ClosedError",
     "ConfigError",
     "DataError",
     "ExportError",
@@ -56,6 +60,14 @@ class BackendError(SpecTrtError):
 
 class PromptError(SpecTrtError):
     """A prompt is empty, or does not fit the model's context."""
+
+
+class BusyError(SpecTrtError):
+    """A request came while the queue was full."""
+
+
+class ClosedError(SpecTrtError):
+    """A request came to an engine that was closed, or was cut short by its closing."""
 
 
 class DataError(SpecTrtError):

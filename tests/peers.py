@@ -33,14 +33,19 @@ Generate = Callable[[list[int], int], list[float]]
 def spec_trt(path: str, threads: int) -> dict[str, Generate]:
     """An engine, and its graph in a bare loop on the same session: what plain decoding can't be faster than."""
     from spec_trt.manifest import load_manifest
-    from spec_trt.runtime.engine import Engine, GenerationConfig
+    from spec_trt.runtime.engine import Engine
+    from spec_trt.runtime.generation import GenerationConfig
     from spec_trt.runtime.ort_session import OrtSession
     from spec_trt.runtime.target import Target
 
     directory = Path(path)
     manifest = load_manifest(directory)
     session = OrtSession(directory / manifest.graphs["base"].file, threads=threads)
-    engine = Engine(manifest, Target(session, manifest.model), directory)
+    engine = Engine(
+        manifest,
+        directory,
+        lambda batch, cache_bytes: Target(session, manifest.model, batch=batch, cache_bytes=cache_bytes),
+    )
 
     def generate(prompt: list[int], count: int) -> list[float]:
         config = GenerationConfig(max_new_tokens=count, ignore_eos=True)

@@ -18,7 +18,8 @@ from spec_trt.heads.medusa import MedusaConfig, MedusaHeads
 from spec_trt.heads.medusa_checkpoint import save_medusa
 from spec_trt.heads.target import head_target
 from spec_trt.runtime.drafters.eagle2 import Eagle2Options
-from spec_trt.runtime.engine import Engine, GenerationConfig
+from spec_trt.runtime.engine import Engine
+from spec_trt.runtime.generation import GenerationConfig
 from tests.families import make_model, save_model
 
 PROMPTS = [[65], [70, 71, 72, 70, 71], [3 + token * token % 117 for token in range(150)]]  # one, few, several chunks

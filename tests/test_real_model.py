@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from spec_trt.builder.calibration_text import EXCHANGES
-from spec_trt.runtime.engine import Engine, GenerationConfig
+from spec_trt.runtime.engine import Engine
+from spec_trt.runtime.generation import GenerationConfig
 from spec_trt.runtime.near_tie import compare_outputs
 from spec_trt.tokenizer import load_tokenizer
 

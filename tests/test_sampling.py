@@ -5,7 +5,8 @@ import pytest
 from spec_trt.builder.build import build_engine
 from spec_trt.builder.config import BuildConfig
 from spec_trt.runtime.drafters import METHODS
-from spec_trt.runtime.engine import Engine, GenerationConfig
+from spec_trt.runtime.engine import Engine
+from spec_trt.runtime.generation import GenerationConfig
 from spec_trt.runtime.near_tie import compare_outputs
 from spec_trt.runtime.sampling import Sampling
 

@@ -5,7 +5,8 @@ import torch
 
 from spec_trt.export.config import ExportConfig
 from spec_trt.export.torch_reference import reference
-from spec_trt.runtime.engine import Engine, GenerationConfig
+from spec_trt.runtime.engine import Engine
+from spec_trt.runtime.generation import GenerationConfig
 from tests.families import make_model, save_model
 from tests.gpu_check.lossless import OPTIONS, SAMPLED, report_methods, run_methods
 from tests.gpu_check.report import Outcome

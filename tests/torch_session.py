@@ -1,11 +1,13 @@
 """The exporter's wrapped PyTorch modules as a back end: the whole loop, with no library that compiles anything."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from spec_trt import names
 from spec_trt.export.attention import Attend
 from spec_trt.export.base_graph import BaseGraph
 from spec_trt.export.bundle import _model_facts
@@ -88,24 +90,37 @@ class TorchModel:
             windowed=self.loaded.architecture.windowed,
             feature_layers=self.heads.feature_layers,
         )
-        facts = describe_heads(self.heads)
-        heads = Heads(medusa=self._medusa(facts, opened), eagle=self._eagle(facts, attend, opened, fixed))
+        session, facts = opened(base), describe_heads(self.heads)
+        sessions = self._head_sessions(attend, opened)
+
+        def new_target(batch: int, cache_bytes: int | None) -> Target:
+            return Target(session, self.facts, batch=batch, cache_bytes=cache_bytes, fixed=fixed)
+
+        def new_heads() -> Heads:
+            return self._new_heads(facts, sessions, fixed)
+
         manifest = make_manifest(model=self.facts, heads=facts)
-        return Engine(manifest, Target(opened(base), self.facts, fixed=fixed), Path(self.config.model), heads)
+        return Engine(manifest, Path(self.config.model), new_target, new_heads)
 
-    def _medusa(self, facts: HeadFacts, opened) -> MedusaModel | None:
-        medusa = self.heads.medusa
-        if medusa is None or facts.medusa is None:
-            return None
-        return MedusaModel(opened(MedusaGraph(medusa.heads, medusa.draft_ids)), facts.medusa, self.facts)
+    def _head_sessions(self, attend: Attend, opened: Callable[[NamedGraph], TorchSession]) -> dict[str, TorchSession]:
+        medusa, eagle, sessions = self.heads.medusa, self.heads.eagle, dict[str, TorchSession]()
+        if medusa is not None:
+            sessions[names.MEDUSA] = opened(MedusaGraph(medusa.heads, medusa.draft_ids))
+        if eagle is not None:
+            sessions[names.EAGLE] = opened(EagleGraph(eagle.draft, eagle.draft_ids, attend))
+        if eagle is not None and eagle.draft.config.version == 3:
+            sessions[names.EAGLE_FUSE] = opened(EagleFuseGraph(eagle.draft))
+        return sessions
 
-    def _eagle(self, facts: HeadFacts, attend: Attend, opened, fixed: FixedShapes | None) -> DraftModel | None:
-        eagle = self.heads.eagle
-        if eagle is None or facts.eagle is None:
-            return None
-        fuse = opened(EagleFuseGraph(eagle.draft)) if eagle.draft.config.version == 3 else None
-        session = opened(EagleGraph(eagle.draft, eagle.draft_ids, attend))
-        return DraftModel(session, facts.eagle, self.facts, fuse=fuse, fixed=fixed)
+    def _new_heads(self, facts: HeadFacts, sessions: dict[str, TorchSession], fixed: FixedShapes | None) -> Heads:
+        heads = Heads()
+        if facts.medusa is not None:
+            heads = replace(heads, medusa=MedusaModel(sessions[names.MEDUSA], facts.medusa, self.facts))
+        if facts.eagle is not None:
+            fuse = sessions.get(names.EAGLE_FUSE)
+            eagle = DraftModel(sessions[names.EAGLE], facts.eagle, self.facts, fuse=fuse, fixed=fixed)
+            heads = replace(heads, eagle=eagle)
+        return heads
 
 
 def fixed_shapes(*, length: int, nodes: int, chunk: int) -> FixedShapes:

@@ -39,7 +39,8 @@ class Drafter(Protocol):
 
         Args:
             prompt: All prompt tokens; the last one is the first root.
-            out: Outputs of the prefill of `prompt[:-1]`, or None when nothing was needed of it.
+            out: Outputs of the last tokens of `prompt[:-1]`, or None when nothing was needed of them. They are of all
+                tokens, but for those whose rows an earlier sequence left in the caches.
         """
 
     def propose(self, max_depth: int) -> Tree:

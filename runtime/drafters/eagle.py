@@ -49,10 +49,10 @@ class EagleDrafter:
 
     def start(self, prompt: Sequence[int], out: "PassOutput | None") -> None:
         """Begin a sequence; one of a single token has no feature to draft from yet. See `Drafter.start`."""
-        count = len(prompt) - 1
-        self._root = prompt[-1]
-        self._model.reset(count)
-        self._step = None if out is None else self._extend(out, range(count), prompt[1:])
+        count, self._root = len(prompt) - 1, prompt[-1]
+        read = 0 if out is None else len(out.tensors[self._model.needs[0]])
+        self._model.reset(count, keep=count - read)
+        self._step = None if out is None else self._extend(out, range(read), prompt[-read:])
 
     def propose(self, max_depth: int) -> Tree:
         """The root and what the draft model predicts behind it."""

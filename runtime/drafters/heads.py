@@ -1,5 +1,6 @@
 """The trained draft heads that an engine has, for the methods that need one."""
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -17,7 +18,7 @@ HeadName = Literal["medusa", "eagle"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heads:
-    """The heads, loaded; only the generation that runs uses them."""
+    """The heads, loaded; their caches belong to one sequence at a time."""
 
     medusa: "MedusaModel | None" = None
     eagle: "DraftModel | None" = None
@@ -25,6 +26,10 @@ class Heads:
     def has(self, name: HeadName) -> bool:
         """Whether the engine has a head."""
         return getattr(self, name) is not None
+
+    def rows(self, name: HeadName) -> int | float:
+        """Rows of the text that a head's own cache holds; any number where it has none."""
+        return math.inf if name == "medusa" or self.eagle is None else int(self.eagle.cache.lengths[0])
 
     def required_medusa(self) -> "MedusaModel":
         """The Medusa heads.

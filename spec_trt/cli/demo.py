@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from spec_trt.runtime.engine import Result
+    from spec_trt.runtime.generation import Result
     from spec_trt.runtime.near_tie import Comparison
 
 __all__ = ["command"]

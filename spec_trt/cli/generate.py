@@ -10,7 +10,7 @@ import click
 from spec_trt.cli.options import MethodCommand, engine_argument, parse_options, runtime_options, sampling_options
 
 if TYPE_CHECKING:
-    from spec_trt.runtime.engine import Generation, Result
+    from spec_trt.runtime.generation import Generation, Result
     from spec_trt.runtime.sampling import Sampling
 
 __all__ = ["command"]
@@ -46,7 +46,8 @@ def command(
 
     The text goes to stdout as it comes, a one-line summary to stderr.
     """
-    from spec_trt.runtime.engine import Engine, GenerationConfig
+    from spec_trt.runtime.engine import Engine
+    from spec_trt.runtime.generation import GenerationConfig
     from spec_trt.runtime.head_warning import head_warning
 
     config = GenerationConfig(

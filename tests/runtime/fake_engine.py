@@ -28,13 +28,27 @@ TEMPLATE = (
 
 
 def fake_engine(
-    directory: Path, model: Model, *, max_positions=512, eos_ids=(), heads=None, logits=None, **target_options
+    directory: Path,
+    model: Model,
+    *,
+    max_positions=512,
+    eos_ids=(),
+    heads=None,
+    session=None,
+    logits=None,
+    **target_options,
 ) -> Engine:
     facts = fake_facts(vocab=model.vocab, max_positions=max_positions, eos_ids=eos_ids)
-    session = FakeSession(model.next_token, vocab=model.vocab, logits=logits)
+    session = session or FakeSession(model.next_token, vocab=model.vocab, logits=logits)
     manifest = make_manifest(model=facts, engine=make_engine_facts())
-    heads = heads or fake_heads(model.next_token, vocab=model.vocab)
-    return Engine(manifest, Target(session, facts, **target_options), directory, heads)
+
+    def new_target(batch, cache_bytes):
+        return Target(session, facts, batch=batch, cache_bytes=cache_bytes, **target_options)
+
+    def new_heads():
+        return fake_heads(model.next_token, vocab=model.vocab) if heads is None else heads
+
+    return Engine(manifest, directory, new_target, new_heads)
 
 
 def save_byte_tokenizer(directory: Path, *, chat: bool = True) -> None:

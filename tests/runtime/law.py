@@ -22,16 +22,16 @@ from transformers import (
 from spec_trt import names
 from spec_trt.manifest import EagleFacts, MedusaFacts
 from spec_trt.runtime.acceptance_rule import acceptance_rule
-from spec_trt.runtime.decode import decode
 from spec_trt.runtime.draft_model import DraftStep
 from spec_trt.runtime.drafters import make_drafter
 from spec_trt.runtime.drafters.drafter import Drafter, PassOutput
 from spec_trt.runtime.drafters.heads import HeadName, Heads
+from spec_trt.runtime.live_sequence import LiveSequence
 from spec_trt.runtime.sampler import Sampler
 from spec_trt.runtime.sampling import Sampling
-from spec_trt.runtime.stats import Stats
 from spec_trt.runtime.target import Verified
 from spec_trt.runtime.tree import Tree
+from tests.runtime.decoding import decode, tokens
 
 VOCAB, COUNT = 5, 3
 PROMPT = [4, 0, 1, 2, 3, 4, 0, 1]
@@ -103,8 +103,8 @@ class TableDraft:
         source="a table",
     )
 
-    def reset(self, _rows: int) -> None:
-        pass
+    def reset(self, _rows: int, *, keep: int) -> None:
+        assert keep == 0
 
     def extend(self, features, nodes, tokens, *, logits):  # noqa: ARG002 - a table has them anyway
         newest = features[names.HIDDEN_STATES][nodes[-1]]
@@ -162,34 +162,32 @@ def reference_probs(logits: NDArray[np.float32], text: Sequence[int], sampling: 
 
 @dataclass(kw_only=True)
 class Draws:
-    """Outputs by how often they came, and what drawing them took."""
+    """Outputs by how often they came, and the passes that drawing them took."""
 
     outputs: Counter[tuple[int, ...]]
-    stats: Stats
+    passes: int
+    emitted: int
+
+    @property
+    def accept_length(self) -> float:
+        return self.emitted / self.passes
 
 
 def draw_outputs(method: str, options: Mapping[str, object], sampling: Sampling, *, seeds: range) -> Draws:
     """One output per seed, through the decode loop."""
-    outputs: Counter[tuple[int, ...]] = Counter()
-    stats = Stats()
+    drawn = Draws(outputs=Counter(), passes=0, emitted=0)
     for seed in seeds:
         sampler = Sampler(replace(sampling, seed=seed), PROMPT, vocab=VOCAB)
         drafter = make_drafter(method, options, vocab=VOCAB, eos_ids=(), heads=HEADS, sampler=sampler)
-        outputs[decoded(drafter, sampler, stats)] += 1
-    return Draws(outputs=outputs, stats=stats)
+        sequence = decoded(drafter, sampler)
+        drawn.outputs[tuple(tokens(sequence))] += 1
+        drawn.passes += sequence.stats.passes
+        drawn.emitted += sequence.stats.emitted
+    return drawn
 
 
-def decoded(drafter: Drafter, sampler: Sampler, stats: Stats) -> tuple[int, ...]:
-    target: Any = TableTarget()
-    blocks = decode(
-        PROMPT,
-        target=target,
-        drafter=drafter,
-        max_new_tokens=COUNT,
-        stats=stats,
-        acceptance=acceptance_rule(sampler),
-    )
-    return tuple(token for block in blocks for token in block)
+def decoded(drafter: Drafter, sampler: Sampler) -> LiveSequence:
+    return decode(PROMPT, target=TableTarget(), drafter=drafter, count=COUNT, acceptance=acceptance_rule(sampler))
 
 
 def chi_square_p_value(found: Counter[tuple[int, ...]], expected: Mapping[tuple[int, ...], float]) -> float:

@@ -4,14 +4,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spec_trt.runtime.acceptance_rule import acceptance_rule
-from spec_trt.runtime.decode import decode
 from spec_trt.runtime.drafters import METHODS, make_drafter
 from spec_trt.runtime.processors import distribution, inverse_cdf, penalize
 from spec_trt.runtime.sampler import Sampler
 from spec_trt.runtime.sampling import Sampling
-from spec_trt.runtime.stats import Stats
 from spec_trt.runtime.target import Target
 from spec_trt.runtime.uniforms import uniform
+from tests.runtime.decoding import blocks, decode, tokens
 from tests.runtime.fake_heads import fake_heads
 from tests.runtime.fake_session import FakeSession, fake_facts
 from tests.runtime.fakes import FakeTarget
@@ -28,14 +27,16 @@ from tests.runtime.fakes import FakeTarget
 def test_output_equals_plain_greedy(method, prompt, count, period, order):
     model = FakeTarget(vocab=8, order=order, period=period)
     target = Target(FakeSession(model.next_token), fake_facts(vocab=8), prefill_chunk=7, cache_step=4)
-    stats = Stats()
     heads = fake_heads(model.next_token, vocab=8)
     drafter = make_drafter(method, {}, vocab=8, eos_ids=(), heads=heads)
-    blocks = list(decode(prompt, target=target, drafter=drafter, max_new_tokens=count, stats=stats))
-    assert [token for block in blocks for token in block] == model.greedy(prompt, count)
-    assert (stats.emitted, stats.passes, stats.prompt_tokens) == (count, len(blocks), len(prompt))
-    assert stats.accept_length == count / len(blocks)
-    assert sum(stats.accepted_by_depth) == count - len(blocks)
+    sequence = decode(prompt, target=target, drafter=drafter, count=count)
+    stats, passes = sequence.stats, len(blocks(sequence))
+    assert tokens(sequence) == model.greedy(prompt, count)
+    assert (stats.emitted, stats.passes, stats.prompt_tokens) == (count, passes, len(prompt))
+    assert stats.accept_length == count / passes
+    assert sum(stats.accepted_by_depth) == count - passes
+    assert len(stats.gaps) == passes - 1
+    assert stats.time_to_first_token > 0
     assert target.cache.lengths[0] == len(prompt) - 1 + count
 
 
@@ -63,15 +64,14 @@ def test_sampled_output_equals_plain_sampling(method, prompt, count, period, sam
     session = FakeSession(model.next_token, vocab=8, logits=model.logits)
     sampler = Sampler(sampling, prompt, vocab=8)
     heads = fake_heads(model.next_token, vocab=8)
-    blocks = decode(
+    sequence = decode(
         prompt,
         target=Target(session, fake_facts(vocab=8), prefill_chunk=7, cache_step=4),
         drafter=make_drafter(method, {}, vocab=8, eos_ids=(), heads=heads, sampler=sampler),
-        max_new_tokens=count,
-        stats=Stats(),
+        count=count,
         acceptance=acceptance_rule(sampler),
     )
-    assert [token for block in blocks for token in block] == plainly_sampled(model, prompt, count, sampling)
+    assert tokens(sequence) == plainly_sampled(model, prompt, count, sampling)
 
 
 def plainly_sampled(model, prompt, count, sampling):
@@ -93,26 +93,22 @@ def test_greedy_decoding_asks_for_no_logits_and_draws_no_drafts(prompt, count, s
     model = FakeTarget(vocab=8, order=2, period=3)
     outputs = []
     for sampling in (Sampling(), Sampling(draft_sampling=True, seed=seed)):
-        sampler, stats = Sampler(sampling, prompt, vocab=8), Stats()
+        sampler = Sampler(sampling, prompt, vocab=8)
         drafter = make_drafter(
             "eagle", {}, vocab=8, eos_ids=(), heads=fake_heads(model.next_token, vocab=8), sampler=sampler
         )
         acceptance = acceptance_rule(sampler)
         assert acceptance.needs == frozenset()
         target = Target(FakeSession(model.next_token), fake_facts(vocab=8))
-        blocks = decode(
-            prompt, target=target, drafter=drafter, max_new_tokens=count, stats=stats, acceptance=acceptance
-        )
-        outputs.append(list(blocks))
+        outputs.append(blocks(decode(prompt, target=target, drafter=drafter, count=count, acceptance=acceptance)))
     assert outputs[0] == outputs[1]
 
 
 def test_speculation_saves_passes_where_text_repeats():
     model = FakeTarget(vocab=8, order=2, period=4)
     target = Target(FakeSession(model.next_token), fake_facts(vocab=8))
-    stats = Stats()
     drafter = make_drafter("ngram", {}, vocab=8, eos_ids=())
-    list(decode([1, 2, 3, 4] * 5, target=target, drafter=drafter, max_new_tokens=60, stats=stats))
+    stats = decode([1, 2, 3, 4] * 5, target=target, drafter=drafter, count=60).stats
     assert stats.accept_length > 1.5
     assert stats.nodes > stats.passes
-    assert all(stats.seconds[phase] > 0 for phase in ("prefill", "draft", "verify", "other"))
+    assert all(seconds > 0 for seconds in stats.seconds.values())

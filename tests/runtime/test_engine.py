@@ -4,9 +4,11 @@ from spec_trt.errors import ConfigError, ManifestError, PromptError
 from spec_trt.manifest import describe_files, save_manifest
 from spec_trt.runtime.drafters import METHODS
 from spec_trt.runtime.drafters.heads import Heads
-from spec_trt.runtime.engine import Engine, GenerationConfig
+from spec_trt.runtime.engine import Engine
+from spec_trt.runtime.generation import GenerationConfig
 from spec_trt.runtime.sampling import Sampling
 from tests.runtime.fake_engine import EOS, fake_engine, save_byte_tokenizer
+from tests.runtime.fake_session import FakeSession
 from tests.runtime.fakes import FakeTarget
 from tests.test_manifest import make_engine_facts, make_manifest
 
@@ -86,11 +88,8 @@ def test_a_method_that_does_not_go_with_the_sampling_is_refused(tmp_path):
 def test_an_abandoned_generation_leaves_no_trace(tmp_path, method):
     engine = fake_engine(tmp_path, MODEL)
     config = GenerationConfig(method=method, max_new_tokens=40)
-    pieces = iter(engine.stream([7, 7, 7], config))
-    next(pieces)
-    with pytest.raises(ConfigError, match="generating already"):
-        engine.generate([1, 2])
-    pieces.close()
+    for _ in engine.stream([7, 7, 7], config):
+        break
     assert engine.generate([1, 2, 3], config).token_ids == MODEL.greedy([1, 2, 3], 40)
 
 
@@ -112,12 +111,14 @@ def test_methods_are_those_that_the_heads_allow(tmp_path):
         headless.stream([1], GenerationConfig(method="medusa"))
 
 
-def test_a_closed_generation_has_no_result(tmp_path):
-    generation = fake_engine(tmp_path, MODEL).stream([1], GenerationConfig(max_new_tokens=9))
-    next(iter(generation))
-    generation.close()
-    with pytest.raises(ConfigError, match="closed before its end"):
-        generation.result()
+def test_a_closed_generation_has_what_there_was_until_then(tmp_path):
+    engine = fake_engine(tmp_path, MODEL)
+    with engine.stream([1], GenerationConfig(max_new_tokens=400)) as generation:
+        next(iter(generation))
+    result = generation.result()
+    assert result.finish_reason == "cancelled"
+    assert 0 < len(result.token_ids) < 400
+    assert result.token_ids == MODEL.greedy([1], len(result.token_ids))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -197,9 +198,8 @@ def test_next_logits_are_those_after_the_whole_text(tmp_path):
     assert int(logits.argmax()) == MODEL.next_token([1, 2, 3])
 
 
-def test_a_failing_pass_frees_the_engine(tmp_path, monkeypatch):
-    engine = fake_engine(tmp_path, MODEL)
-    monkeypatch.setattr(engine._target._session, "fail_on_run", 3)
+def test_a_failing_pass_frees_the_engine(tmp_path):
+    engine = fake_engine(tmp_path, MODEL, session=FakeSession(MODEL.next_token, vocab=MODEL.vocab, fail_on_run=3))
     with pytest.raises(RuntimeError, match="fault injected"):
         engine.generate([1, 2, 3])
     assert engine.generate([1, 2], GenerationConfig(max_new_tokens=7)).token_ids == MODEL.greedy([1, 2], 7)

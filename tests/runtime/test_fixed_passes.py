@@ -12,8 +12,10 @@ from spec_trt.builder.tensorrt.settings import TensorRtSettings
 from spec_trt.errors import BackendError, PromptError
 from spec_trt.manifest import GraphFacts, TensorFacts, TensorRtFacts, load_manifest
 from spec_trt.runtime.backend import OrtBackend
-from spec_trt.runtime.engine import Engine, GenerationConfig
-from spec_trt.runtime.head_loader import load_heads
+from spec_trt.runtime.drafters.heads import Heads
+from spec_trt.runtime.engine import Engine
+from spec_trt.runtime.generation import GenerationConfig
+from spec_trt.runtime.head_loader import HeadLoader
 from spec_trt.runtime.shape_profiles import Profile, choose_profile
 from spec_trt.runtime.target import Target
 from spec_trt.runtime.trt_backend import read_fixed_shapes
@@ -24,6 +26,7 @@ SETTINGS = TensorRtSettings(
     attention="plugin",
     max_batch=1,
     max_nodes=NODES,
+    opt_batch=1,
     opt_nodes=8,
     prefill_chunk=CHUNK,
     max_length=LENGTH,
@@ -93,8 +96,23 @@ def built(bundle, tmp_path_factory):
     build_engine(BuildConfig(bundle=bundle, out=directory))
     manifest = load_manifest(directory)
     backend = FixedBackend(directory, manifest, bundle)
-    target = Target(backend.open(names.BASE), manifest.model, fixed=backend.fixed_shapes(names.BASE))
-    fixed = Engine(manifest, target, directory, load_heads(manifest, backend))
+    base, shapes, load_heads = backend.open(names.BASE), backend.fixed_shapes(names.BASE), HeadLoader(manifest, backend)
+
+    class Kept(Engine):
+        """Keeps what it makes, for the tests to look at."""
+
+        target: Target
+        heads: Heads
+
+    def new_target(batch, _cache_bytes):
+        fixed.target = Target(base, manifest.model, batch=batch, fixed=shapes)
+        return fixed.target
+
+    def new_heads():
+        Kept.heads = load_heads()
+        return Kept.heads
+
+    fixed = Kept(manifest, directory, new_target, new_heads)
     return Engine.load(directory, threads=1), fixed
 
 
@@ -133,8 +151,8 @@ def test_so_does_eagle_3(eagle3_engines, method, options):
 
 def test_the_buffer_is_never_another_one_and_no_pass_is_bound_twice(engines):
     _, fixed = engines
-    target, draft = fixed._target, fixed._heads.eagle
     generate(fixed, PROMPTS[1], "eagle")
+    target, draft = fixed.target, fixed.heads.eagle
     buffers, passes = (target.cache.buffer, draft.cache.buffer), dict(target._passes)
     generate(fixed, PROMPTS[2], "eagle")
     generate(fixed, PROMPTS[1], "eagle")
@@ -161,9 +179,9 @@ def test_a_tree_that_there_is_no_room_for_is_refused(engines):
 
 def test_a_cache_that_may_not_grow_says_so(engines):
     _, fixed = engines
-    target = fixed._target
     with pytest.raises(PromptError):
         generate(fixed, [5] * LENGTH)
+    target = fixed.new_target()
     with pytest.raises(BackendError, match=f"cache holds {LENGTH} rows, found {LENGTH + 1}: shorten the text"):
         target.cache.reserve(LENGTH + 1)
 

@@ -1,0 +1,99 @@
+"""Sequences decoded together: they join and leave between passes."""
+
+from collections.abc import Callable
+
+from spec_trt.runtime.decode import decode_pass
+from spec_trt.runtime.drafters.heads import Heads
+from spec_trt.runtime.live_sequence import LiveSequence
+from spec_trt.runtime.slots import Slots
+from spec_trt.runtime.target import Target
+
+__all__ = ["Batch"]
+
+
+class Batch:
+    """Continuous batching (Yu et al. 2022, OSDI, "Orca"): a pass serves whoever is there.
+
+    Prompts are read one after another, a part between two passes, so that those who decode don't stall. Not for
+    several threads.
+
+    Args:
+        target: The model.
+        new_heads: Opens draft heads with caches of their own.
+        places: Sequences at once, at the most.
+        reuse_prefixes: Whether a prompt takes over the rows of an earlier one that began alike.
+        fits: Whether there is memory for a number of sequences with a number of rows each.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        new_heads: Callable[[], Heads],
+        *,
+        places: int,
+        reuse_prefixes: bool = True,
+        fits: Callable[[int, int], bool] = lambda _places, _rows: True,
+    ) -> None:
+        self._target = target
+        self._slots = Slots(target.cache, new_heads, places=places, reuse=reuse_prefixes, fits=fits)
+
+    @property
+    def live(self) -> list[LiveSequence]:
+        """The sequences that have begun and not ended."""
+        return self._slots.live
+
+    def admit(self, sequence: LiveSequence) -> bool:
+        """Begin a sequence, if there is room for it now: no other prompt is being read, a place and rows are free."""
+        live = self._slots.live
+        if live and not live[-1].is_read:
+            return False
+        with sequence.failing_alone():
+            if not self._slots.give(sequence):
+                return False
+        self._release_ended()
+        return True
+
+    def step(self) -> None:
+        """Read a part of the newest prompt, and take everybody else one pass further."""
+        for sequence in self._slots.live:
+            sequence.end_if_asked()
+        self._release_ended()
+        self._read()
+        self._decode()
+        self._release_ended()
+
+    def fail(self, error: BaseException) -> None:
+        """End all sequences with an error."""
+        for sequence in self._slots.live:
+            sequence.feed.fail(error)
+        self._release_ended()
+        self._slots.forget()
+
+    def _read(self) -> None:
+        live = self._slots.live
+        if not live or live[-1].is_read:
+            return
+        sequence = live[-1]
+        with sequence.failing_alone():
+            part = sequence.next_part(self._target.prefill_chunk)
+            with sequence.stats.time("prefill"):
+                outputs = self._target.read(part, sequence.prompt_needs, slot=len(live) - 1)
+            sequence.has_read(outputs, len(part))
+        self._release_ended()
+
+    def _decode(self) -> None:
+        decoding = [sequence for sequence in self._slots.live if sequence.is_read]
+        if not decoding:
+            return
+        try:
+            decode_pass(decoding, self._target)
+        except Exception as error:  # the pass was everybody's
+            for sequence in decoding:
+                sequence.feed.fail(error)
+            self._release_ended()
+            self._slots.forget()
+
+    def _release_ended(self) -> None:
+        for sequence in self._slots.live:
+            if sequence.ended:
+                self._slots.take_back(sequence)

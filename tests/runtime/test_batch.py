@@ -1,0 +1,273 @@
+"""Whoever shares a batch, and whatever was in a place before: every output is the one alone."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spec_trt import names
+from spec_trt.runtime.acceptance_rule import acceptance_rule
+from spec_trt.runtime.batch import Batch
+from spec_trt.runtime.detokenizer import Detokenizer
+from spec_trt.runtime.drafters import METHODS, make_drafter
+from spec_trt.runtime.live_sequence import LiveSequence
+from spec_trt.runtime.sampler import Sampler
+from spec_trt.runtime.sampling import Sampling
+from spec_trt.runtime.stop import StopChecker
+from spec_trt.runtime.target import Target
+from tests.runtime.decoding import tokens
+from tests.runtime.fake_heads import fake_heads
+from tests.runtime.fake_session import FakeSession, fake_facts
+from tests.runtime.fakes import FakeTarget
+from tests.runtime.test_decode import plainly_sampled
+
+VOCAB = 6
+MODEL = FakeTarget(vocab=VOCAB, order=2, period=5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A request: which pass it comes before, and after how many of its own it is cancelled."""
+
+    prompt: list[int]
+    method: str = "autoregressive"
+    count: int = 8
+    seed: int | None = None
+    arrival: int = 0
+    patience: int | None = None
+
+    @property
+    def sampling(self) -> Sampling:
+        if self.seed is None:
+            return Sampling()
+        return Sampling(temperature=1.0, top_p=0.9, repetition_penalty=1.3, seed=self.seed)
+
+    def alone(self):
+        """What plain decoding gives for it."""
+        return plainly_sampled(MODEL, self.prompt, self.count, self.sampling)
+
+    def sequence(self) -> LiveSequence:
+        sampler = Sampler(self.sampling, self.prompt, vocab=VOCAB)
+        return LiveSequence(
+            self.prompt,
+            draft=lambda heads: make_drafter(self.method, {}, vocab=VOCAB, eos_ids=(), heads=heads, sampler=sampler),
+            head=METHODS[self.method].head,
+            acceptance=acceptance_rule(sampler),
+            stopper=StopChecker(detokenizer=Detokenizer(lambda _ids: ""), eos_ids=(), max_new_tokens=self.count),
+        )
+
+
+def make_batch(places: int, *, session=None, fits=lambda _places, _rows: True, **options) -> Batch:
+    session = session or FakeSession(MODEL.next_token, vocab=VOCAB, logits=MODEL.logits)
+    target = Target(session, fake_facts(vocab=VOCAB), prefill_chunk=5, cache_step=4)
+    return Batch(
+        target, lambda: fake_heads(MODEL.next_token, vocab=VOCAB, chunk=3), places=places, fits=fits, **options
+    )
+
+
+def serve(batch: Batch, asked: list[Asked]) -> list[LiveSequence]:
+    """All of them, each from its arrival on, to the end."""
+    sequences = [request.sequence() for request in asked]
+    coming = sorted(range(len(asked)), key=lambda index: asked[index].arrival)
+    step = 0
+    while not all(sequence.ended for sequence in sequences):
+        while coming and asked[coming[0]].arrival <= step and batch.admit(sequences[coming[0]]):
+            coming.pop(0)
+        for sequence, request in zip(sequences, asked, strict=True):
+            if sequence.stats.passes == request.patience:
+                sequence.cancel()
+        batch.step()
+        step += 1
+        assert step < 2000
+    return sequences
+
+
+prompts = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=14)
+requests = st.builds(
+    Asked,
+    prompt=st.one_of(prompts, prompts.map(lambda tail: [1, 2, 3, 4, 5, 0, 1, 2, *tail])),
+    method=st.sampled_from(list(METHODS)),
+    count=st.integers(1, 20),
+    seed=st.one_of(st.none(), st.integers(0, 5)),
+    arrival=st.integers(0, 30),
+    patience=st.one_of(st.none(), st.none(), st.integers(0, 5)),
+)
+
+
+@given(asked=st.lists(requests, min_size=1, max_size=8), places=st.integers(1, 5))
+@settings(deadline=None, max_examples=60)
+def test_every_output_is_the_one_alone(asked, places):
+    for request, sequence in zip(asked, serve(make_batch(places), asked), strict=True):
+        assert sequence.feed.error is None
+        expected, found = request.alone(), tokens(sequence)
+        if sequence.feed.emissions[-1].finish_reason == "cancelled":
+            assert found == expected[: len(found)]
+        else:
+            assert found == expected
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_prompt_takes_over_the_rows_of_an_earlier_one_that_began_alike(method):
+    session = FakeSession(MODEL.next_token, vocab=VOCAB, logits=MODEL.logits)
+    batch = make_batch(2, session=session)
+    shared = [1, 2, 3, 4, 5, 0] * 4
+    [first] = serve(batch, [Asked(prompt=[*shared, 1], method=method)])
+    assert first.stats.reused_tokens == 0
+    going_on = [*first.text, 3, 4]
+    for prompt, least in (([*shared, 2, 2], len(shared) - 2), (going_on[: len(first.text)], 0)):
+        [later] = serve(batch, [request := Asked(prompt=prompt, method=method)])
+        assert tokens(later) == request.alone()
+        assert least <= later.stats.reused_tokens < len(prompt)
+
+
+def test_without_reuse_nothing_is_taken_over():
+    batch = make_batch(1, reuse_prefixes=False)
+    request = Asked(prompt=[1, 2, 3, 4, 5, 0] * 3)
+    for _ in range(2):
+        [sequence] = serve(batch, [request])
+        assert sequence.stats.reused_tokens == 0
+
+
+def test_rows_of_another_methods_head_are_not_taken_for_ones_own():
+    batch = make_batch(1)
+    shared = [1, 2, 3, 4, 5, 0] * 3
+    serve(batch, [Asked(prompt=[*shared, 1], method="eagle")])
+    serve(batch, [Asked(prompt=[*shared, 2], method="ngram")])
+    [sequence] = serve(batch, [request := Asked(prompt=[*shared, 3], method="eagle2")])
+    assert sequence.stats.reused_tokens == 0
+    assert tokens(sequence) == request.alone()
+
+
+def test_running_sequences_go_on_while_a_long_prompt_is_read():
+    batch = make_batch(2)
+    running = Asked(prompt=[1], count=60).sequence()
+    assert batch.admit(running)
+    batch.step()
+    long = Asked(prompt=[2, 3] * 20).sequence()
+    assert batch.admit(long)
+    third = Asked(prompt=[3]).sequence()
+    assert not batch.admit(third)  # two prompts are not read at once
+    parts = -(-39 // 5)
+    for number in range(1, parts + 1):
+        assert not long.is_read
+        batch.step()
+        assert running.stats.passes == 1 + number
+    assert long.is_read
+
+
+def test_there_is_no_place_beyond_the_last_and_a_place_is_free_again():
+    batch = make_batch(2)
+    first, second, third = (Asked(prompt=[token], count=3).sequence() for token in (1, 2, 3))
+    assert batch.admit(first)
+    assert batch.admit(second)
+    assert not batch.admit(third)
+    while not (first.ended and second.ended):
+        batch.step()
+    assert batch.live == []
+    assert batch.admit(third)
+
+
+def test_memory_decides_how_many_run():
+    batch = make_batch(8, fits=lambda places, rows: places * rows <= 60)
+    asked = [Asked(prompt=[index % VOCAB] * 10, count=20, method="eagle") for index in range(5)]
+    sequences = [request.sequence() for request in asked]
+    assert [batch.admit(sequence) for sequence in sequences[:1]] == [True]
+    while not sequences[0].is_read:
+        batch.step()
+    assert batch.admit(sequences[1])
+    while not sequences[1].is_read:
+        batch.step()
+    assert not batch.admit(sequences[2])
+    while not all(sequence.ended for sequence in sequences[:2]):
+        batch.step()
+    for request, sequence in zip(asked, serve(batch, asked), strict=True):
+        assert tokens(sequence) == request.alone()
+
+
+class Raising(FakeSession):
+    """Fails on the first pass of two sequences."""
+
+    def bind(self, inputs, outputs):
+        if len(inputs[names.INPUT_IDS]) == 2 and self.fail_on_run is None:
+            self.fail_on_run = self.runs + 1
+        return super().bind(inputs, outputs)
+
+
+def test_a_pass_that_fails_ends_those_of_the_pass_and_nobody_else():
+    batch = make_batch(3, session=Raising(MODEL.next_token, vocab=VOCAB, logits=MODEL.logits))
+    first, second = (Asked(prompt=[token], count=9).sequence() for token in (1, 2))
+    assert batch.admit(first)
+    batch.step()
+    assert batch.admit(second)
+    batch.step()
+    assert [str(sequence.feed.error) for sequence in (first, second)] == ["fault injected"] * 2
+    assert batch.live == []
+    asked = [Asked(prompt=[token, 3], count=9) for token in (1, 2)]
+    for request, sequence in zip(asked, serve(batch, asked), strict=True):
+        assert tokens(sequence) == request.alone()
+
+
+class Faulty:
+    """A drafter that fails at one of its moves."""
+
+    needs: frozenset[str] = frozenset()
+
+    def __init__(self, at):
+        self.at = at
+
+    def _move(self, name):
+        if name == self.at:
+            raise ValueError(f"fault in {name}")
+
+    def start(self, prompt, out):  # noqa: ARG002 - the protocol's
+        self.root = prompt[-1]
+        self._move("start")
+
+    def propose(self, max_depth):
+        self._move("propose")
+        return make_drafter("autoregressive", {}, vocab=VOCAB, eos_ids=()).__class__.propose(self._plain(), max_depth)
+
+    def _plain(self):
+        plain = make_drafter("autoregressive", {}, vocab=VOCAB, eos_ids=())
+        plain.start([self.root], None)
+        return plain
+
+    def observe(self, tree, out, path, extra):  # noqa: ARG002 - the protocol's
+        self.root = extra
+        self._move("observe")
+
+
+@pytest.mark.parametrize("at", ["start", "propose", "observe"])
+def test_a_drafter_that_fails_ends_its_own_sequence_alone(at):
+    batch = make_batch(3)
+    good = Asked(prompt=[1, 2, 3], count=9)
+    sequences = [good.sequence(), good.sequence()]
+    bad = Asked(prompt=[4, 5], count=9).sequence()
+    bad._draft = lambda _heads: Faulty(at)
+    for sequence in (sequences[0], bad, sequences[1]):
+        while not batch.admit(sequence):
+            batch.step()
+    while batch.live:
+        batch.step()
+    assert str(bad.feed.error) == f"fault in {at}"
+    for sequence in sequences:
+        assert tokens(sequence) == good.alone()
+
+
+def test_log_probs_are_the_targets_own_before_sampling():
+    request = Asked(prompt=[1, 2, 3], method="ngram", count=12, seed=3)
+    sequence = request.sequence()
+    sequence._wants_log_probs = True
+    batch = make_batch(1)
+    assert batch.admit(sequence)
+    while not sequence.ended:
+        batch.step()
+    found = [number for emission in sequence.feed.emissions for number in emission.log_probs]
+    text, expected = list(request.prompt), []
+    for token in request.alone():
+        logits = MODEL.logits(text).astype(np.float64)
+        expected.append(logits[token] - np.log(np.exp(logits).sum()))
+        text.append(token)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
