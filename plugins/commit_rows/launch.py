@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from spec_trt.errors import BackendError
-from spec_trt.plugins.triton_gpu import find_gpu, import_kernel
+from spec_trt.plugins.triton_gpu import find_gpu, import_kernel, start_kernel
 
 __all__ = ["commit_constants", "commit_rows"]
 
@@ -39,7 +39,7 @@ def commit_rows(buffer: Tensor, new_rows: Tensor, paths: Tensor, counts: Tensor,
     longest = paths.shape[1]
     if not longest:
         return
-    kernel.commit_kernel[(-(-longest // _BLOCK_ROWS), batch, sections * kv_heads)](
+    operands = [
         buffer,
         new_rows,
         paths.contiguous(),
@@ -51,8 +51,9 @@ def commit_rows(buffer: Tensor, new_rows: Tensor, paths: Tensor, counts: Tensor,
         capacity,
         *buffer.stride()[:4],
         *new_rows.stride()[:4],
-        **commit_constants(head_dim),
-    )
+    ]
+    grid = (-(-longest // _BLOCK_ROWS), batch, sections * kv_heads)
+    start_kernel(kernel.commit_kernel, grid, operands, commit_constants(head_dim))
 
 
 def commit_constants(head_dim: int) -> dict[str, Any]:

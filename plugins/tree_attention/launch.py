@@ -19,7 +19,7 @@ from spec_trt.plugins.tree_attention.tile_sizes import (
     split_count,
     tile_sizes,
 )
-from spec_trt.plugins.triton_gpu import Gpu, find_gpu, import_kernel
+from spec_trt.plugins.triton_gpu import Gpu, find_gpu, import_kernel, start_kernel
 
 __all__ = [
     "DTYPE_NAMES",
@@ -242,7 +242,7 @@ def _attend(
     batch, heads, nodes, head_dim = operands.query.shape
     kv_heads, past = operands.past_key.shape[1:3]
     own, cached = (operands.query, operands.key, operands.value), (operands.past_key, operands.past_value)
-    kernel.attention_kernel[(plan.splits, plan.tiles, batch * kv_heads)](
+    arguments = [
         *own,
         *cached,
         operands.past_lens,
@@ -259,17 +259,17 @@ def _attend(
         heads // kv_heads,
         plan.splits,
         *_strides(*own, *cached, out),
-        **attention_constants(head_dim, attributes, plan, gpu),
-    )
+    ]
+    grid, constants = (plan.splits, plan.tiles, batch * kv_heads), attention_constants(head_dim, attributes, plan, gpu)
+    start_kernel(kernel.attention_kernel, grid, arguments, constants)
 
 
 def _combine(
     kernel: ModuleType, out: KernelTensor, partials: tuple[KernelTensor, KernelTensor], plan: LaunchPlan
 ) -> None:
     batch, heads, nodes, head_dim = out.shape
-    kernel.combine_kernel[(batch * heads * nodes,)](
-        *partials, out, nodes, heads, plan.splits, *_strides(out), **combine_constants(head_dim)
-    )
+    arguments = [*partials, out, nodes, heads, plan.splits, *_strides(out)]
+    start_kernel(kernel.combine_kernel, (batch * heads * nodes,), arguments, combine_constants(head_dim))
 
 
 def _strides(*tensors: KernelTensor) -> list[int]:

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -9,7 +11,7 @@ import torch
 from spec_trt.errors import BackendError
 from spec_trt.plugins.kernel_tensor import DeviceTensor
 from spec_trt.plugins.tree_attention.launch import Operands, plan_launch, tree_attention
-from spec_trt.plugins.triton_gpu import Gpu, import_kernel
+from spec_trt.plugins.triton_gpu import Gpu, import_kernel, start_kernel
 from tests.plugins.operands import VARIANTS, inputs_of, make_operands
 
 
@@ -56,6 +58,29 @@ def test_a_missing_triton_names_what_to_install(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "triton", None)
     with pytest.raises(BackendError, match=r"pip install 'spec-trt\[trt\]'` or `'spec-trt\[trt-rtx\]'"):
         import_kernel("triton")
+
+
+def test_kernels_start_in_one_thread_at_a_time():
+    """To start one may be to compile it, which Python 3.11 can't do in two."""
+    inside, most = 0, 0
+
+    class Kernel:
+        def __getitem__(self, grid):
+            assert grid == (2, 3)
+            return self.run
+
+        def run(self, operand, *, constant):
+            nonlocal inside, most
+            inside += 1
+            most = max(most, inside)
+            time.sleep(0.02)
+            inside -= 1
+            assert (operand, constant) == (4, 5)
+
+    with ThreadPoolExecutor(4) as pool:
+        for started in [pool.submit(start_kernel, Kernel(), (2, 3), [4], {"constant": 5}) for _ in range(4)]:
+            started.result()
+    assert most == 1
 
 
 @pytest.mark.parametrize("module", ["spec_trt.plugins.tree_attention", "spec_trt.plugins.tree_attention.plugin"])

@@ -147,6 +147,18 @@ def test_a_refusal_is_told_once(trt: ModuleType):
         build_with_plugin(trt, one_node("plain"))
 
 
+def test_what_a_pass_raises_is_kept_for_who_runs_it(trt: ModuleType):
+    with tree_attention_plugin(trt) as failure:
+        assert failure() is None
+        creator = next(one for one in trt.get_plugin_registry().all_creators if one.name == names.OP_NAME)
+        plugin = creator.create_plugin(names.OP_NAME, creator.field_names, trt.TensorRTPhase.RUNTIME)
+        described = [describe(trt, trt.float16, (1,)).desc]
+        with pytest.raises(TypeError) as raised:  # what TensorRT would see, and not hand on
+            plugin.attach_to_context(None).enqueue(described, described, [256], [256], 256, 0)
+        assert failure() is raised.value
+        assert failure() is None
+
+
 def without_positions() -> onnx.ModelProto:
     model = one_node("window")
     del model.graph.node[0].input[7:], model.graph.input[7:]
