@@ -70,13 +70,13 @@ def open_backend(
         directory: The engine directory.
         manifest: Its manifest.
         device: `cpu` or `cuda`; the back end's own when None.
-        threads: ONNX Runtime's threads inside one operator.
+        threads: ONNX Runtime's threads inside one operator; the cores when None.
         cuda_graphs: Whether a TensorRT engine's passes are captured and replayed.
 
     Raises:
         ManifestError: It is a bundle, or was built for another library, plugin or GPU.
         BackendError: The library is not installed, or there is no GPU.
-        ConfigError: The back end does not run on the device.
+        ConfigError: The back end does not run on the device, or has no threads to set.
     """
     facts = manifest.engine
     if facts is None:
@@ -87,6 +87,11 @@ def open_backend(
     if device == "cpu":
         raise ConfigError(
             f"{directory} was built for {facts.backend}, which runs on a GPU: leave the device out or give cuda"
+        )
+    if threads is not None:
+        raise ConfigError(
+            f"{directory} was built for {facts.backend}, which runs on a GPU and has no threads to set: leave "
+            f"--threads {threads} out"
         )
     return _open_tensorrt()(directory, manifest, cuda_graphs=cuda_graphs)
 

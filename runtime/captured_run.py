@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from spec_trt.errors import BackendError
 from spec_trt.runtime.cuda_stream import Stream
 
 __all__ = ["CapturedRun"]
@@ -17,10 +18,22 @@ class CapturedRun:
         work: Enqueues the work on a stream's handle.
         stream: Where to run and capture it.
         graphs: Whether to capture it at all.
+        capturable: Says after the first run whether it can be captured; asked once.
+        on_refusal: Takes the reason where it could not be, and every run is an ordinary one; when None, the first
+            `run` raises it.
     """
 
-    def __init__(self, work: Callable[[int], None], stream: Stream, *, graphs: bool = True) -> None:
-        self._work, self._stream, self._graphs = work, stream, graphs
+    def __init__(
+        self,
+        work: Callable[[int], None],
+        stream: Stream,
+        *,
+        graphs: bool = True,
+        capturable: Callable[[], bool] | None = None,
+        on_refusal: Callable[[Exception], None] | None = None,
+    ) -> None:
+        self._work, self._stream, self._to_capture = work, stream, graphs
+        self._capturable, self._on_refusal = capturable, on_refusal
         self._replay: Callable[[], None] | None = None
 
     def run(self) -> None:
@@ -29,8 +42,22 @@ class CapturedRun:
             self._replay()
             return
         self._stream.run(self._enqueue)
-        if self._graphs:
+        if self._to_capture:
+            self._to_capture = False  # a second try would end as the first
+            self._capture()
+
+    def _capture(self) -> None:
+        try:
+            self._ask()
             self._replay = self._stream.capture(self._enqueue)
+        except (BackendError, RuntimeError) as error:  # CUDA's errors are PyTorch's own, which are RuntimeErrors
+            if self._on_refusal is None:
+                raise
+            self._on_refusal(error)
+
+    def _ask(self) -> None:
+        if self._capturable is not None and not self._capturable():
+            raise BackendError("the library says that they can't be captured")
 
     def _enqueue(self) -> None:
         self._work(self._stream.handle)

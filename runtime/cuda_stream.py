@@ -32,6 +32,9 @@ class Stream(Protocol):
             What enqueues all of it at once, on the caller's stream.
         """
 
+    def synchronize(self) -> None:
+        """Wait for all that this stream and the caller's hold."""
+
 
 class CudaStream:
     """A stream of PyTorch's.
@@ -69,6 +72,11 @@ class CudaStream:
                 raise
             graph.capture_end()
         return graph.replay
+
+    def synchronize(self) -> None:
+        """Wait for what is enqueued; see `Stream.synchronize`."""
+        torch.cuda.current_stream(self.device).synchronize()
+        self._stream.synchronize()
 
 
 @contextmanager

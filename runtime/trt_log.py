@@ -1,10 +1,13 @@
 """TensorRT's own messages, kept for the error that they explain."""
 
+from collections.abc import Callable
 from functools import cache
 from types import ModuleType
 from typing import Any
 
-__all__ = ["error_log", "last_error"]
+from spec_trt.errors import BackendError
+
+__all__ = ["Complaints", "error_log", "last_error", "one_line"]
 
 
 @cache
@@ -37,3 +40,34 @@ def last_error(log: Any) -> str:  # noqa: ANN401 - what `error_log` gave
     """The newest error in one line, told once."""
     newest, log.newest = log.newest, ""
     return " ".join(str(newest).split()) or "the library gave no reason"
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says, in one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+class Complaints:
+    """Why the library refused something: its plugin's own error where there is one, or else the newest message.
+
+    Args:
+        library: `tensorrt` or `tensorrt_rtx`.
+        plugin_failure: Gives what the plugin has raised since it was last asked; the library tells nothing of that.
+    """
+
+    def __init__(self, library: ModuleType, plugin_failure: Callable[[], Exception | None] | None = None) -> None:
+        self.log = error_log(library)
+        self._library, self._plugin_failure = library.__name__, plugin_failure
+
+    def require(self, accepted: bool, what: str) -> None:
+        """Raise where something was not accepted.
+
+        Raises:
+            BackendError: With the reason.
+        """
+        if accepted:
+            return
+        reason, failure = last_error(self.log), self._plugin_failure and self._plugin_failure()
+        if failure is not None:
+            raise BackendError(f"the plugin failed in {what}: {one_line(failure)}") from failure
+        raise BackendError(f"{self._library} refuses {what}: {reason}")

@@ -1,7 +1,10 @@
 """TensorRT as a session: both libraries, on torch CUDA tensors bound by address."""
 
-from collections.abc import Iterator, Mapping
+import logging
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,18 +16,28 @@ from spec_trt.errors import BackendError, SpecTrtError
 from spec_trt.manifest import GraphFacts
 from spec_trt.runtime.captured_run import CapturedRun
 from spec_trt.runtime.cuda_stream import Stream
+from spec_trt.runtime.kernel_cache import KernelCache
+from spec_trt.runtime.recently_used import RecentlyUsed
 from spec_trt.runtime.shape_profiles import Profile, choose_profile
-from spec_trt.runtime.trt_log import error_log, last_error
+from spec_trt.runtime.trt_context import BoundPass, TrtContext
+from spec_trt.runtime.trt_log import Complaints, last_error, one_line
 from spec_trt.runtime.trt_tensors import check_tensors, read_profiles, read_tensors
 
-__all__ = ["TrtBinding", "TrtSession"]
+__all__ = ["MAX_CUDA_GRAPHS", "TrtBinding", "TrtSession"]
+
+MAX_CUDA_GRAPHS = 64
+"""CUDA graphs that a session keeps; one more takes the place of the least recently used."""
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class TrtSession:
     """A graph run by TensorRT or TensorRT for RTX.
 
-    Every binding has an execution context of its own, as a captured CUDA graph is tied to the state of the context
-    that it was captured from; all of them share one block of memory for activations, as only one runs at a time.
+    Ordinary passes share one execution context per profile, which is given their shapes and addresses in turn. A pass
+    that is captured has a context of its own: a CUDA graph is tied to the state of the context that it was captured
+    from, so both libraries ask for a context per graph. All contexts share one block of memory for activations, as
+    only one runs at a time.
 
     Args:
         path: The engine file.
@@ -32,7 +45,10 @@ class TrtSession:
         facts: Its interface.
         library: What `import_tensorrt` gave; the plugins that the engine needs are registered with it.
         stream: Where to run it.
-        cuda_graphs: Whether a binding is captured on its first run and replayed after that.
+        cuda_graphs: Whether a pass is captured on its first run and replayed after that.
+        max_cuda_graphs: How many are kept.
+        kernels: Where TensorRT for RTX's compiled kernels are kept from run to run; nowhere when None.
+        plugin_failure: Gives what the plugin raised last, told once.
         keep_alive: What must live as long as the session does: the plugins' registration.
 
     Raises:
@@ -48,22 +64,32 @@ class TrtSession:
         library: ModuleType,
         stream: Stream,
         cuda_graphs: bool = True,
+        max_cuda_graphs: int = MAX_CUDA_GRAPHS,
+        kernels: KernelCache | None = None,
+        plugin_failure: Callable[[], Exception | None] | None = None,
         keep_alive: object = None,
     ) -> None:
         self.device, self._keep_alive = stream.device, keep_alive
-        self._graph, self._library, self._stream, self._cuda_graphs = graph, library, stream, cuda_graphs
+        self._graph, self._stream, self._cuda_graphs = graph, stream, cuda_graphs
         self._dimensions = {tensor.name: tensor.shape for tensor in facts.inputs}
-        self._log = error_log(library)
+        self._complaints = Complaints(library, plugin_failure)
         with _named_errors(f"can't load {path}"):
-            self._runtime = library.Runtime(self._log)
+            self._runtime = library.Runtime(self._complaints.log)
             self._engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
             if self._engine is None:
-                raise BackendError(f"{library.__name__} can't load {path}: {last_error(self._log)}; build it again")
-            self._config, self._kernels = _context_config(library, self._engine, cuda_graphs=cuda_graphs)
+                reason = last_error(self._complaints.log)
+                raise BackendError(f"{library.__name__} can't load {path}: {reason}; build it again")
+            self._config = self._new_config(library, kernels)
             self._memory = _new_bytes(self._engine.device_memory_size_v2, self.device)
-        self._tensors = read_tensors(library, self._engine)
-        self._profiles = read_profiles(self._engine, [name for name, item in self._tensors.items() if item.is_input])
+            self._tensors = read_tensors(library, self._engine)
+            inputs = [name for name, item in self._tensors.items() if item.is_input]
+            self._profiles = read_profiles(self._engine, inputs)
+            self._contexts = [self._new_context(profile) for profile in self._profiles]
+            self._output_sizes = self._largest_outputs()
         self._unread: dict[str, Tensor] = {}
+        self._captured: RecentlyUsed[BoundPass, CapturedRun] = RecentlyUsed(max_cuda_graphs, stream.synchronize)
+        self._uncapturable: weakref.WeakSet[BoundPass] = weakref.WeakSet()
+        self._warned = False
 
     def bind(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> "TrtBinding":
         """Tie the graph to tensors; see `Session.bind`.
@@ -74,87 +100,110 @@ class TrtSession:
         shapes = check_tensors(self._tensors, inputs, outputs, self.device)
         profile = choose_profile(self._graph, self._profiles, shapes, self._dimensions)
         with _named_errors(f"can't bind the graph {self._graph!r}"):
-            context = self._new_context(profile)
-            bound = {**inputs, **self._unread_outputs(context, profile, set(outputs)), **outputs}
-            for name, shape in shapes.items():
-                self._require(context.set_input_shape(name, shape), f"the shape of {name}")
-            for name, tensor in bound.items():
-                self._require(context.set_tensor_address(name, self._address(tensor)), f"the address of {name}")
-            missing = context.infer_shapes()
-            self._require(not missing, ", ".join(missing))
-        return TrtBinding(self, context, list(bound.values()))
+            unread = {name: self._room(name) for name in self._output_sizes if name not in outputs}
+            bound = BoundPass(profile=profile, shapes=shapes, tensors={**inputs, **unread, **outputs})
+            self._contexts[profile.index].bind(bound)  # what the library refuses of it is better known now
+        return TrtBinding(self, bound)
 
-    def run(self, context: Any) -> CapturedRun:  # noqa: ANN401 - the library has no types
-        """What runs a context whose shapes and addresses are set."""
+    def run(self, bound: BoundPass) -> None:
+        """Run a pass that `bind` made, in the order of the caller's CUDA stream.
 
-        def enqueue(handle: int) -> None:
-            self._require(context.execute_async_v3(handle), f"a pass of {self._graph!r}")
+        Raises:
+            BackendError: It failed.
+        """
+        with _named_errors("a pass failed"):
+            if self._cuda_graphs and bound not in self._uncapturable:
+                self._captured.get(bound, partial(self._capture, bound)).run()
+                return
+            context = self._contexts[bound.profile.index]
+            context.bind(bound)
+            self._stream.run(partial(context.enqueue, self._stream.handle))
 
-        return CapturedRun(enqueue, self._stream, graphs=self._cuda_graphs)
+    def _capture(self, bound: BoundPass) -> CapturedRun:
+        context = self._new_context(bound.profile)
+        context.bind(bound)
+        return CapturedRun(
+            context.enqueue,
+            self._stream,
+            capturable=partial(context.is_capturable, self._stream.handle),
+            on_refusal=partial(self._run_uncaptured, bound),
+        )
 
-    def _new_context(self, profile: Profile) -> Any:  # noqa: ANN401 - the library has no types
-        context = self._engine.create_execution_context(self._config)
-        self._require(context is not None, "an execution context")
+    def _run_uncaptured(self, bound: BoundPass, reason: Exception) -> None:
+        """Go on without a CUDA graph of a pass, and say so the first time."""
+        self._uncapturable.add(bound)
+        self._captured.drop(bound)
+        if not self._warned:
+            _LOGGER.warning(
+                "passes of the graph %r run without CUDA graphs, which is slower: %s; "
+                "with --no-cuda-graphs none is tried",
+                self._graph,
+                one_line(reason),
+            )
+        self._warned = True
+
+    def _new_config(self, library: ModuleType, kernels: KernelCache | None) -> Any:  # noqa: ANN401 - the library has no types
+        """How contexts are made: their memory is ours, and what is compiled at run time is compiled once for all.
+
+        TensorRT for RTX compiles kernels for the shapes it meets. By default it does so behind the caller's back, and
+        replaces kernels that a captured graph holds; where graphs are captured it must do so at once.
+        """
+        config = self._engine.create_runtime_config()
+        config.set_execution_context_allocation_strategy(library.ExecutionContextAllocationStrategy.USER_MANAGED)
+        strategies = getattr(
+            library, "DynamicShapesKernelSpecializationStrategy", None
+        )  # TensorRT for RTX alone has it
+        if strategies is None:
+            return config
+        config.dynamic_shapes_kernel_specialization_strategy = (
+            strategies.EAGER if self._cuda_graphs else strategies.LAZY
+        )
+        compiled = config.create_runtime_cache()
+        if kernels is not None:
+            kernels.load(compiled)
+            # Also when the process ends; what it is part of must live until then.
+            weakref.finalize(self, kernels.save, compiled, (self._runtime, self._engine, config))
+        self._complaints.require(config.set_runtime_cache(compiled), "a cache of compiled kernels")
+        self._compiled = compiled
+        return config
+
+    def _new_context(self, profile: Profile) -> TrtContext:
+        context, require = self._engine.create_execution_context(self._config), self._complaints.require
+        require(context is not None, "an execution context")
         context.set_device_memory(self._memory.data_ptr(), self._memory.nbytes)
         if profile.index:
             chosen: list[bool] = []
             self._stream.run(
                 lambda: chosen.append(context.set_optimization_profile_async(profile.index, self._stream.handle))
             )
-            self._require(all(chosen), f"profile {profile.name}")
-        return context
+            require(all(chosen), f"profile {profile.name}")
+        return TrtContext(context, self._graph, memory=self._memory, complaints=self._complaints)
 
-    def _unread_outputs(self, context: Any, profile: Profile, read: set[str]) -> dict[str, Tensor]:  # noqa: ANN401 - as above
-        """Memory for the outputs that no one reads, large enough for any pass: every output needs an address."""
-        wanted = {name for name, item in self._tensors.items() if not item.is_input} - read
-        for name, shape in profile.largest.items():
-            self._require(context.set_input_shape(name, shape), f"the largest shape of {name}")
-        for name in wanted:
-            shape = tuple(context.get_tensor_shape(name))
-            size = torch.Size(shape).numel() * self._tensors[name].dtype.itemsize
-            if name not in self._unread or self._unread[name].nbytes < size:
-                self._unread[name] = _new_bytes(size, self.device)
-        return {name: self._unread[name] for name in wanted}
+    def _largest_outputs(self) -> dict[str, int]:
+        """Bytes of every output in the largest pass."""
+        types = {name: item.dtype for name, item in self._tensors.items() if not item.is_input}
+        sizes = [
+            context.output_sizes(profile.largest, types)
+            for context, profile in zip(self._contexts, self._profiles, strict=True)
+        ]
+        return {name: max(found[name] for found in sizes) for name in types}
 
-    def _address(self, tensor: Tensor) -> int:
-        """Where a tensor is; one without elements still needs a valid address."""
-        return tensor.data_ptr() or self._memory.data_ptr()
-
-    def _require(self, accepted: bool, what: str) -> None:
-        if not accepted:
-            raise BackendError(f"{self._library.__name__} refuses {what}: {last_error(self._log)}")
+    def _room(self, name: str) -> Tensor:
+        """Memory for an output that no one reads, large enough for any pass: every output needs an address."""
+        if name not in self._unread:
+            self._unread[name] = _new_bytes(self._output_sizes[name], self.device)
+        return self._unread[name]
 
 
 class TrtBinding:
-    """An execution context with its shapes and addresses set, keeping its tensors alive."""
+    """A pass of a session's."""
 
-    def __init__(self, session: TrtSession, context: Any, tensors: list[Tensor]) -> None:  # noqa: ANN401 - the library has no types
-        self._session, self._tensors = session, tensors
-        self._run = session.run(context)
+    def __init__(self, session: TrtSession, bound: BoundPass) -> None:
+        self._session, self._bound = session, bound
 
     def run(self) -> None:
         """Run the graph, in the order of the caller's CUDA stream; see `Binding.run`."""
-        with _named_errors("a pass failed"):
-            self._run.run()
-
-
-def _context_config(library: ModuleType, engine: Any, *, cuda_graphs: bool) -> tuple[Any, Any]:  # noqa: ANN401 - as above
-    """How contexts are made: their memory is ours, and what is compiled at run time is compiled once for all of them.
-
-    With it comes the cache of compiled kernels, which must live as long.
-
-    TensorRT for RTX compiles kernels for the shapes it meets. By default it does so behind the caller's back, and
-    replaces kernels that a captured graph holds; where graphs are captured it must do so at once.
-    """
-    config = engine.create_runtime_config()
-    config.set_execution_context_allocation_strategy(library.ExecutionContextAllocationStrategy.USER_MANAGED)
-    strategies = getattr(library, "DynamicShapesKernelSpecializationStrategy", None)  # only TensorRT for RTX has it
-    kernels = None
-    if strategies is not None:
-        kernels = config.create_runtime_cache()
-        config.set_runtime_cache(kernels)
-        config.dynamic_shapes_kernel_specialization_strategy = strategies.EAGER if cuda_graphs else strategies.LAZY
-    return config, kernels
+        self._session.run(self._bound)
 
 
 def _new_bytes(size: int, device: torch.device) -> Tensor:
@@ -173,4 +222,4 @@ def _named_errors(what: str) -> Iterator[None]:
             f"{what}: the GPU's memory is full; free some, or build again with a smaller --max-length or --max-batch"
         ) from error
     except Exception as error:  # each of them raises its own, unrelated types
-        raise BackendError(f"{what}: {' '.join(str(error).split()) or type(error).__name__}") from error
+        raise BackendError(f"{what}: {one_line(error)}") from error

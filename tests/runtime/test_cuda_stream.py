@@ -85,6 +85,11 @@ def test_work_that_fails_in_a_capture_ends_it_and_is_what_is_raised(cuda, monkey
     assert gc.isenabled()
 
 
+def test_to_synchronize_is_to_wait_for_both_streams(cuda):
+    CudaStream(torch.device("cuda", 0)).synchronize()
+    assert cuda == ["host waits for caller", "host waits for own"]
+
+
 @pytest.mark.parametrize(("build", "words"), [(None, "a build without CUDA"), ("13.0", r"built for CUDA 13\.0")])
 def test_a_machine_without_a_gpu_is_told_what_its_pytorch_is(monkeypatch, build, words):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -7,11 +7,13 @@ import torch
 
 from spec_trt import names
 from spec_trt.errors import BackendError, ConfigError, ManifestError, PromptError
-from spec_trt.manifest import GraphFacts, TensorRtFacts, describe_files, save_manifest
+from spec_trt.manifest import EagleFacts, GraphFacts, HeadFacts, TensorRtFacts, describe_files, save_manifest
+from spec_trt.plugins.tree_attention.plugin import PLUGIN_VERSION
 from spec_trt.runtime import trt_backend
 from spec_trt.runtime.engine import Engine
 from spec_trt.runtime.target import Target
 from spec_trt.runtime.trt_backend import TrtBackend
+from tests.runtime.device_memory import DeviceMemory
 from tests.runtime.fake_session import FakeSession, fake_facts
 from tests.runtime.fake_tensorrt import FakeStream, fake_tensorrt
 from tests.runtime.test_trt_session import doubling
@@ -48,10 +50,25 @@ def directory(tmp_path):
     return tmp_path
 
 
-def backend(directory, facts=FACTS, **options):
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    """What is compiled in a test is kept for no other."""
+    cache = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    return cache
+
+
+@pytest.fixture
+def memory():
+    with DeviceMemory() as active:
+        yield active
+
+
+def backend(directory, facts=FACTS, *, memory=None, engine=None, **options):
     graphs = {"base": GraphFacts(file="base.engine", inputs=[], outputs=[])}
-    library = fake_tensorrt({b"engine": doubling()})
-    return TrtBackend(directory, make_manifest(graphs=graphs), facts, library=library, stream=FakeStream(), **options)
+    library = fake_tensorrt({b"engine": engine or doubling()}, memory=memory)
+    manifest = make_manifest(graphs=graphs, files=describe_files(directory))
+    return TrtBackend(directory, manifest, facts, library=library, stream=FakeStream(), gpu="RTX 4090", **options)
 
 
 def test_what_is_fixed_comes_from_the_manifest(directory):
@@ -65,12 +82,46 @@ def test_a_graph_without_shapes_is_named(directory, graph):
         backend(directory).fixed_shapes(graph)
 
 
-def test_cuda_graphs_are_an_option(directory):
-    made = backend(directory, cuda_graphs=False)
+def test_cuda_graphs_are_an_option(directory, memory):
+    made = backend(directory, memory=memory, cuda_graphs=False)
     binding = made.open("base").bind({"x": torch.ones(1)}, {})
     binding.run()
     binding.run()
-    assert made._stream.calls == ["run", "run"]
+    assert made._stream.calls[1:] == ["run", "run"]
+
+
+def test_compiled_kernels_are_kept_for_the_engine_the_gpu_and_the_library(directory, memory, own_cache):
+    def run(**options):
+        made = backend(directory, memory=memory, **options)
+        made.open("base").bind({"x": torch.ones(1)}, {}).run()
+
+    run()
+    run()
+    gc.collect()
+    assert len(list(own_cache.glob("spec-trt/*.kernels"))) == 1
+    (directory / "base.engine").write_bytes(b"another")
+    graphs = {"base": GraphFacts(file="base.engine", inputs=[], outputs=[])}
+    library = fake_tensorrt({b"another": doubling()}, memory=memory)
+    manifest = make_manifest(graphs=graphs, files=describe_files(directory))
+    made = TrtBackend(directory, manifest, FACTS, library=library, stream=FakeStream(), gpu="RTX 4090")
+    made.open("base").bind({"x": torch.ones(1)}, {}).run()
+    del made
+    gc.collect()
+    assert len(list(own_cache.glob("spec-trt/*.kernels"))) == 2
+
+
+def test_what_the_plugin_raises_in_a_pass_is_told(directory, memory, monkeypatch):
+    failure = ValueError("no such kernel")
+
+    @contextmanager
+    def plugin(_library):
+        yield lambda: failure
+
+    monkeypatch.setattr(trt_backend, "tree_attention_plugin", plugin)
+    made = backend(directory, replace(FACTS, attention="plugin"), memory=memory, engine=doubling(fails=True))
+    with pytest.raises(BackendError, match="the plugin failed in a pass of 'base': no such kernel") as raised:
+        made.open("base").bind({"x": torch.ones(1)}, {}).run()
+    assert raised.value.__cause__ is failure
 
 
 def test_a_graph_that_the_manifest_lacks(directory):
@@ -78,7 +129,7 @@ def test_a_graph_that_the_manifest_lacks(directory):
         backend(directory).open("eagle")
 
 
-def test_the_plugin_is_registered_as_long_as_a_session_lives(directory, monkeypatch):
+def test_the_plugin_is_registered_as_long_as_a_session_lives(directory, memory, monkeypatch):
     events = []
 
     @contextmanager
@@ -89,7 +140,7 @@ def test_the_plugin_is_registered_as_long_as_a_session_lives(directory, monkeypa
 
     monkeypatch.setattr(trt_backend, "tree_attention_plugin", plugin)
     facts = replace(FACTS, attention="plugin")
-    session = backend(directory, facts).open("base")
+    session = backend(directory, facts, memory=memory).open("base")
     gc.collect()
     assert events == ["tensorrt_rtx"]
     del session
@@ -100,6 +151,11 @@ def test_the_plugin_is_registered_as_long_as_a_session_lives(directory, monkeypa
 def test_the_cpu_is_no_device_for_it(directory):
     with pytest.raises(ConfigError, match="built for trt-rtx, which runs on a GPU: leave the device out or give cuda"):
         Engine.load(directory, device="cpu")
+
+
+def test_threads_are_no_setting_of_a_gpus(directory):
+    with pytest.raises(ConfigError, match="trt-rtx, which runs on a GPU and has no threads to set: leave --threads 2"):
+        Engine.load(directory, threads=2)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -116,6 +172,7 @@ def on_a_gpu(monkeypatch):
     monkeypatch.setattr(trt_backend, "tensorrt_version", lambda _backend: "1.0.0")
     monkeypatch.setattr(trt_backend, "require_gpu", lambda: torch.device("cpu"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (8, 9))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "NVIDIA GeForce RTX 4090")
     monkeypatch.setattr(trt_backend, "CudaStream", lambda _device: FakeStream())
 
 
@@ -137,8 +194,61 @@ def test_an_engine_of_another_library_is_refused(directory, changes, words):
 
 @pytest.mark.usefixtures("on_a_gpu")
 def test_an_engine_of_another_gpu_is_refused(directory, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (9, 0))
-    with pytest.raises(ManifestError, match=r"built for compute capability 8\.9, this GPU has 9\.0: build it again"):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (8, 6))
+    with pytest.raises(ManifestError, match=r"built for compute capability 8\.9, this GPU has 8\.6: build it again"):
+        Engine.load(directory)
+
+
+def save_plugin_engine(directory, *, draft=None, **changes):
+    facts = make_engine_facts(
+        backend="trt-rtx",
+        tensorrt=replace(FACTS, attention="plugin", plugin_version=PLUGIN_VERSION, compute_capabilities=["7.5", "8.9"]),
+    )
+    model = replace(replace(fake_facts(), dtype="fp16", head_dim=64, kv_heads=1, heads=1), **changes)
+    graphs = {"base": GraphFacts(file="base.engine", inputs=[], outputs=[])}
+    manifest = make_manifest(
+        model=model, graphs=graphs, engine=facts, files=describe_files(directory), heads=HeadFacts(eagle=draft)
+    )
+    save_manifest(manifest, directory)
+
+
+@pytest.mark.parametrize(
+    ("changes", "capability", "words"),
+    [
+        ({"dtype": "bf16"}, (7, 5), r"needs compute capability 8\.0 for bf16, found 7\.5"),
+        ({"head_dim": 12}, (8, 9), "takes a head_dim that is a multiple of 8 up to 256, found 12"),
+        ({"heads": 3, "kv_heads": 2}, (8, 9), "multiple of the key heads, found 3 and 2"),
+    ],
+)
+@pytest.mark.usefixtures("on_a_gpu")
+def test_what_the_plugin_cannot_run_is_refused_before_anything_is_loaded(
+    directory, monkeypatch, changes, capability, words
+):
+    pytest.importorskip("triton")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
+    save_plugin_engine(directory, **changes)
+    with pytest.raises(BackendError, match=words):
+        Engine.load(directory)
+
+
+@pytest.mark.usefixtures("on_a_gpu")
+def test_so_is_what_it_cannot_run_of_a_draft_head(directory):
+    pytest.importorskip("triton")
+    eagle = EagleFacts(
+        version=1,
+        layers=1,
+        kv_heads=1,
+        head_dim=260,
+        hidden=8,
+        feature_layers=[],
+        top_k=2,
+        draft_vocab=16,
+        draft_ids=None,
+        tree=[],
+        source="test",
+    )
+    save_plugin_engine(directory, draft=eagle)
+    with pytest.raises(BackendError, match="up to 256, found 260"):
         Engine.load(directory)
 
 
@@ -152,8 +262,8 @@ def test_a_prompt_must_fit_what_the_engine_was_built_for(tmp_path):
     model = fake_facts()
     engine = Engine(
         make_manifest(model=model, engine=trt_facts()),
-        Target(FakeSession(lambda text: len(text) % 16), model),
         tmp_path,
+        lambda batch, _cache_bytes: Target(FakeSession(lambda text: len(text) % 16), model, batch=batch),
     )
     assert engine.max_length == 100
     with pytest.raises(PromptError, match=r"the engine holds 100 .*, or build it again with a larger --max-length"):

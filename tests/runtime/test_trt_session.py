@@ -1,5 +1,7 @@
 """The session's whole code on the CPU: the library is a stand-in that computes on the addresses it is told."""
 
+import gc
+import logging
 from typing import Any
 
 import pytest
@@ -8,15 +10,26 @@ import torch
 from spec_trt import names
 from spec_trt.errors import BackendError
 from spec_trt.manifest import GraphFacts, TensorFacts
-from spec_trt.runtime.decode import decode
 from spec_trt.runtime.drafters.lookahead import LookaheadDrafter, LookaheadOptions
-from spec_trt.runtime.stats import Stats
+from spec_trt.runtime.fixed_shapes import FixedShapes
+from spec_trt.runtime.kernel_cache import KernelCache
 from spec_trt.runtime.target import Target
 from spec_trt.runtime.trt_log import error_log, last_error
 from spec_trt.runtime.trt_session import TrtSession
 from spec_trt.tensorrt import import_tensorrt
+from tests.runtime.decoding import decode, tokens
+from tests.runtime.device_memory import DeviceMemory
 from tests.runtime.fake_session import FakeBinding, FakeSession, fake_facts
-from tests.runtime.fake_tensorrt import DataType, FakeConfig, FakeContext, FakeEngine, FakeStream, fake_tensorrt
+from tests.runtime.fake_tensorrt import (
+    DataType,
+    FakeConfig,
+    FakeContext,
+    FakeEngine,
+    FakeRuntimeCache,
+    FakeStream,
+    fake_tensorrt,
+    living_contexts,
+)
 from tests.runtime.fakes import FakeTarget
 
 FACTS = GraphFacts(file="x.engine", inputs=[TensorFacts(name="x", dtype="float32", shape=["nodes"])], outputs=[])
@@ -39,14 +52,17 @@ def doubling(**changes):
 
 @pytest.fixture
 def opened(tmp_path):
-    def make(engine, *, rtx=True, **options):
-        path = tmp_path / "x.engine"
-        path.write_bytes(b"engine")
-        stream = FakeStream()
-        library = fake_tensorrt({b"engine": engine}, rtx=rtx)
-        return TrtSession(path, "base", FACTS, library=library, stream=stream, **options), stream
+    """Sessions whose memory is as particular as a GPU's."""
+    with DeviceMemory() as memory:
 
-    return make
+        def make(engine, *, rtx=True, **options):
+            path = tmp_path / "x.engine"
+            path.write_bytes(b"engine")
+            stream = FakeStream()
+            library = fake_tensorrt({b"engine": engine}, rtx=rtx, memory=memory)
+            return TrtSession(path, "base", FACTS, library=library, stream=stream, **options), stream
+
+        yield make
 
 
 def test_a_binding_reads_and_writes_the_tensors_themselves(opened):
@@ -58,7 +74,7 @@ def test_a_binding_reads_and_writes_the_tensors_themselves(opened):
     x.fill_(5)
     binding.run()
     assert square.tolist() == [25, 25]
-    assert stream.calls == ["run", "capture", "replay"]
+    assert stream.calls[1:] == ["run", "capture", "replay"]
 
 
 def test_without_cuda_graphs_every_run_is_an_ordinary_one(opened):
@@ -66,18 +82,140 @@ def test_without_cuda_graphs_every_run_is_an_ordinary_one(opened):
     binding = session.bind({"x": torch.ones(2)}, {"double": torch.zeros(2)})
     binding.run()
     binding.run()
-    assert stream.calls == ["run", "run"]
+    assert stream.calls[1:] == ["run", "run"]
 
 
-def test_every_binding_has_its_own_context_and_all_share_one_memory(opened):
+def test_ordinary_passes_share_a_context_per_profile_and_all_contexts_one_memory(opened):
+    engine, sizes = doubling(), [1, 9, 2, 3, 16]
+    session, _ = opened(engine, cuda_graphs=False)
+    doubles = {size: torch.zeros(size) for size in sizes}
+    bindings = {size: session.bind({"x": torch.ones(size)}, {"double": doubles[size]}) for size in sizes}
+    for size in [*sizes, 2, 2, 1]:
+        doubles[size].zero_()
+        bindings[size].run()
+        assert doubles[size].tolist() == [2] * size
+    contexts = living_contexts(engine)
+    assert [context.profile for context in contexts] == [0, 1]
+    assert len({context.memory for context in contexts}) == len({id(context.config) for context in contexts}) == 1
+    assert contexts[0].memory[1] >= engine.device_memory_size_v2
+
+
+def test_a_captured_pass_has_a_context_of_its_own_that_nothing_changes(opened):
     engine = doubling()
-    session, _ = opened(engine)
-    for size in (1, 2, 3):
-        session.bind({"x": torch.ones(size)}, {"double": torch.zeros(size)})
-    assert len({context.memory for context in engine.contexts}) == 1
-    assert [context.shapes["x"] for context in engine.contexts] == [(1,), (2,), (3,)]
-    assert engine.contexts[0].memory[1] >= engine.device_memory_size_v2
-    assert len({id(context.config) for context in engine.contexts}) == 1
+    session, stream = opened(engine)
+    doubles = {size: torch.zeros(size) for size in (1, 2, 3)}
+    bindings = [session.bind({"x": torch.ones(size)}, {"double": double}) for size, double in doubles.items()]
+    for binding in bindings * 3:
+        binding.run()
+    contexts = living_contexts(engine)
+    assert [context.shapes["x"] for context in contexts[2:]] == [(1,), (2,), (3,)]
+    assert len({context.memory for context in contexts}) == 1
+    assert (stream.calls.count("capture"), stream.calls.count("replay")) == (3, 6)
+    assert all(double.tolist() == [2] * size for size, double in doubles.items())
+
+
+def test_the_least_recently_used_graph_and_its_context_are_dropped(opened):
+    engine = doubling()
+    session, stream = opened(engine, max_cuda_graphs=2)
+    doubles = {size: torch.zeros(size) for size in (1, 2, 3)}
+    bindings = {size: session.bind({"x": torch.ones(size)}, {"double": doubles[size]}) for size in doubles}
+    for size in (1, 2, 1, 3, 1, 2):
+        doubles[size].zero_()
+        bindings[size].run()
+        assert doubles[size].tolist() == [2] * size
+        assert len(living_contexts(engine)) <= 2 + len(engine.profiles)
+    again = ["synchronize", "run", "capture"]
+    assert stream.calls[1:] == ["run", "capture", "run", "capture", "replay", *again, "replay", *again]
+
+
+def test_two_bindings_of_one_shape_are_two_graphs(opened):
+    session, _ = opened(doubling())
+    doubles = [torch.zeros(2), torch.zeros(2)]
+    bindings = [session.bind({"x": torch.full((2,), 3.0 + row)}, {"double": doubles[row]}) for row in range(2)]
+    for binding in bindings * 2:
+        binding.run()
+    assert [double.tolist() for double in doubles] == [[6, 6], [8, 8]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"capturable": False}, "the library says that they can't be captured"),
+        ({"breaks_captures": True}, "CUDA error: operation not permitted when stream is capturing Compile with DSA"),
+    ],
+)
+def test_passes_that_cannot_be_captured_run_as_they_are_and_one_warning_says_so(opened, changes, reason, caplog):
+    engine = doubling(**changes)
+    session, stream = opened(engine)
+    doubles = {size: torch.zeros(size) for size in (1, 2)}
+    bindings = {size: session.bind({"x": torch.ones(size)}, {"double": doubles[size]}) for size in doubles}
+    for size in (1, 2, 1, 2, 1):
+        doubles[size].zero_()
+        bindings[size].run()
+        assert doubles[size].tolist() == [2] * size
+    assert "replay" not in stream.calls
+    assert stream.calls.count("capture") == (2 if engine.breaks_captures else 0)
+    assert len(living_contexts(engine)) == len(engine.profiles)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert caplog.records[0].getMessage() == (
+        f"passes of the graph 'base' run without CUDA graphs, which is slower: {reason}; with --no-cuda-graphs none is "
+        "tried"
+    )
+
+
+def test_tensorrt_itself_cannot_tell_and_is_tried(opened, monkeypatch):
+    monkeypatch.delattr(FakeContext, "is_stream_capturable")
+    session, stream = opened(doubling(), rtx=False)
+    binding = session.bind({"x": torch.ones(1)}, {})
+    binding.run()
+    binding.run()
+    assert stream.calls[-2:] == ["capture", "replay"]
+
+
+def test_what_the_plugin_raised_is_the_error_and_its_cause(opened):
+    failures = [ValueError("no kernel for\n shared memory of 300000")]
+    engine = doubling()
+    session, _ = opened(engine, cuda_graphs=False, plugin_failure=lambda: failures.pop() if failures else None)
+    binding = session.bind({"x": torch.ones(1)}, {})
+    engine.fails = True
+    with pytest.raises(BackendError) as raised:
+        binding.run()
+    assert str(raised.value) == "the plugin failed in a pass of 'base': no kernel for shared memory of 300000"
+    assert isinstance(raised.value.__cause__, ValueError)
+    with pytest.raises(BackendError, match=r"tensorrt_rtx refuses a pass of 'base': \[fake\] .* went wrong"):
+        binding.run()
+
+
+def test_kernels_are_kept_from_session_to_session(opened, tmp_path, caplog):
+    kernels = KernelCache(tmp_path / "cache" / "x.kernels")
+    first, _ = opened(doubling(), kernels=kernels)
+    first.bind({"x": torch.ones(3)}, {}).run()
+    del first
+    gc.collect()
+    engine = doubling()
+    second, _ = opened(engine, kernels=KernelCache(kernels.path))
+    assert living_contexts(engine)[0].config.cache.kernels == {"[('x', (3,))]"}
+    kernels.path.unlink()
+    second.bind({"x": torch.ones(3)}, {}).run()
+    del second
+    gc.collect()
+    assert not kernels.path.exists()  # nothing new was compiled
+    assert not caplog.records
+
+
+def test_addresses_that_the_library_does_not_take_are_refused(opened):
+    session, _ = opened(doubling())
+    with pytest.raises(BackendError, match="is no multiple of 256"):
+        session.bind({"x": torch.zeros(3)[1:]}, {})
+
+
+def test_memory_lives_as_long_as_what_was_captured_on_it(opened):
+    session, stream = opened(doubling())
+    binding = session.bind({"x": torch.ones(2)}, {"double": torch.zeros(2)})  # no one else holds them
+    binding.run()
+    gc.collect()
+    binding.run()
+    assert stream.calls[-1] == "replay"
 
 
 def test_the_profile_is_chosen_by_shape(opened):
@@ -85,15 +223,15 @@ def test_the_profile_is_chosen_by_shape(opened):
     session, _ = opened(engine)
     session.bind({"x": torch.ones(4)}, {})
     session.bind({"x": torch.ones(5)}, {})
-    assert [context.profile for context in engine.contexts] == [0, 1]
+    assert [context.shapes["x"] for context in living_contexts(engine)] == [(4,), (5,)]
 
 
 def test_outputs_that_no_one_reads_get_memory_for_the_largest_pass_once(opened):
     engine = doubling()
     session, _ = opened(engine)
-    for size in (1, 4, 3):
+    for size in (1, 4, 3, 9):
         session.bind({"x": torch.ones(size)}, {"double": torch.zeros(size)}).run()
-    assert len({context.addresses["square"] for context in engine.contexts}) == 1
+    assert len({context.addresses["square"] for context in living_contexts(engine)}) == 1
 
 
 def test_a_tensor_without_elements_has_an_address_all_the_same(opened):
@@ -106,7 +244,7 @@ def test_kernels_that_a_captured_graph_holds_are_not_replaced(opened, cuda_graph
     engine = doubling()
     session, _ = opened(engine, cuda_graphs=cuda_graphs)
     session.bind({"x": torch.ones(1)}, {})
-    config = engine.contexts[0].config
+    config = living_contexts(engine)[0].config
     assert config.dynamic_shapes_kernel_specialization_strategy.name == expected
     assert config.strategy.name == "USER_MANAGED"
     assert config.cache is not None
@@ -116,7 +254,7 @@ def test_tensorrt_itself_compiles_nothing_at_run_time(opened):
     engine = doubling()
     session, _ = opened(engine, rtx=False)
     session.bind({"x": torch.ones(1)}, {})
-    assert engine.contexts[0].config.cache is None
+    assert living_contexts(engine)[0].config.cache is None
 
 
 @pytest.mark.parametrize(
@@ -155,7 +293,7 @@ def test_a_pass_that_fails_says_why_in_one_line(opened):
     engine = doubling()
     session, _ = opened(engine)
     binding = session.bind({"x": torch.ones(1)}, {})
-    engine.contexts[0].fails = True
+    engine.fails = True
     with pytest.raises(BackendError, match=r"refuses a pass of 'base': \[fake\] \S+: something went wrong$"):
         binding.run()
 
@@ -225,12 +363,12 @@ def base_engine(*, past):
 def test_a_whole_generation_through_the_session(opened, cuda_graphs):
     engine, prompt = base_engine(past=256), [1, 2, 3, 4, 5, 6, 7]
     session, stream = opened(engine, cuda_graphs=cuda_graphs)
-    target = Target(session, fake_facts(), prefill_chunk=4)
+    fixed = FixedShapes(capacity=256, max_nodes=NODES, decode_window=NODES, prefill_chunk=16)
+    target = Target(session, fake_facts(), fixed=fixed)
     drafter = LookaheadDrafter(LookaheadOptions(), vocab=MODEL.vocab, eos_ids=frozenset())
-    blocks = decode(prompt, target=target, drafter=drafter, max_new_tokens=60, stats=Stats())
-    assert [token for block in blocks for token in block] == MODEL.greedy(prompt, 60)
+    assert tokens(decode(prompt, target=target, drafter=drafter, count=60)) == MODEL.greedy(prompt, 60)
     assert ("replay" in stream.calls) == cuda_graphs
-    assert sum(context.runs for context in engine.contexts) == stream.calls.count("run") + stream.calls.count("replay")
+    assert {context.shapes[names.past_key(0)] for context in living_contexts(engine)} == {(1, 1, 256, 2)}
 
 
 def test_the_stand_in_has_nothing_that_the_library_lacks():
@@ -240,9 +378,11 @@ def test_the_stand_in_has_nothing_that_the_library_lacks():
         (FakeEngine, real.ICudaEngine),
         (FakeContext, real.IExecutionContext),
         (FakeConfig, real.IRuntimeConfig),
+        (FakeRuntimeCache, real.IRuntimeCache),
         (fake_tensorrt({}).Runtime, real.Runtime),
     ):
         members = {name for name, value in vars(stand_in).items() if callable(value) or isinstance(value, property)}
+
         assert {name for name in members if not name.startswith("_")} <= set(dir(its))
     assert {"device_memory_size_v2", "create_runtime_config"} <= set(dir(real.ICudaEngine))
     assert "dynamic_shapes_kernel_specialization_strategy" in dir(real.IRuntimeConfig)
