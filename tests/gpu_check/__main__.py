@@ -1,16 +1,20 @@
 """What only a machine with an NVIDIA GPU can check: `python -m tests.gpu_check --model PATH --json OUT.json`.
 
-It says what it found (PyTorch, Triton, tensorrt, tensorrt-rtx, onnxruntime-gpu), runs what that allows, each part
-within its share of --seconds, and ends with a table and a JSON file. A part that can't run is skipped by name.
+It says what it found (PyTorch, Triton, tensorrt, tensorrt-rtx, onnxruntime-gpu), runs what that allows, and ends with
+a table and a JSON file, within --seconds. Every part is a process of its own with a share of that time: one that
+fails, crashes or hangs is named with the last lines it printed, what it had found by then is kept, and the others run.
+A part that can't run is skipped by name. In this order:
 
-  kernels   the Triton kernels against the NumPy reference; their time beside SDPA's and FlexAttention's, and as a
-            share of the bandwidth of a copy
-  torch     every method over PyTorch's own modules, their attention the Triton kernel, is plain decoding: needs no
-            TensorRT
-  engines   builds TensorRT engines for this GPU with either attention; their logits beside ONNX Runtime's on the CPU
-  lossless  every method through those engines is plain decoding, with CUDA graphs on and off, greedy and sampled; the
-            same through ONNX Runtime where it has CUDA
-  speed     what a pass costs by its nodes, launch gaps, plain decoding beside PyTorch's (static cache, torch.compile)
+  kernels  the Triton kernels against the NumPy reference, in fp16 and bf16
+  torch    every method over PyTorch's own modules, their attention the Triton kernel, is plain decoding, with CUDA
+           graphs off and on, greedy and sampled; what a pass costs by its nodes; needs no TensorRT
+  prepare  the model's bundle, and ONNX Runtime's engine in fp32, whose logits engines are compared with: no GPU's work
+  plugin   builds a TensorRT engine for this GPU with the plugin; its logits beside ONNX Runtime's on the CPU; then as
+           `torch`
+  native   the same with TensorRT's own attention
+  timing   the kernels' time beside SDPA's and FlexAttention's, and as a share of the bandwidth of a copy
+  peer     plain decoding by PyTorch alone: static cache, torch.compile
+  ort      every method through ONNX Runtime, where it has CUDA
 
 The machine needs no network, but Python with a CUDA build of PyTorch, Triton, and what `pip install -e '.[dev]'` brings
 (transformers 5.24 or later, onnx-ir, onnxscript, click, tqdm, pytest, hypothesis); it runs from a checkout's root,
@@ -24,211 +28,131 @@ installed or not. Prepare, where there is a network, and carry as files:
                  tensorrt-rtx-cu13-libs polygraphy transformers onnxruntime`, and there `pip install --no-index
                  --no-deps WHEELS/*.whl`, or `--target DIR` and PYTHONPATH=DIR. libtensorrt_rtx.so.1 is the large one:
                  unpack its wheel and split the file as above.
-  (optional)     --bundle: what `spec-trt export MODEL BUNDLE --dtype fp16` wrote, and --ort-engine: an fp32 engine for
-                 ONNX Runtime. They spare the minutes that exporting takes; what is missing is made.
+  (optional)     --work DIR after `python -m tests.gpu_check --parts prepare --work DIR`, which runs on any machine,
+                 with the same --model and --dtype. It spares the minutes that exporting takes on the one with the GPU.
+
+Where GPU time is short, bring DIR, and give less than is left as --seconds; the first parts are worth the most.
 
 Exit code: 0 where everything that ran holds, 1 where something does not, 2 where nothing could run.
 """
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from spec_trt.errors import SpecTrtError
-from spec_trt.export.config import DTYPES
-from spec_trt.tensorrt import TENSORRT_BACKENDS
-from tests.gpu_check.found import CUDA_PROVIDER, PARTS, Found, find, skip_reason
-from tests.gpu_check.report import Outcome, PartResult, exit_code, run_part, summary, write_json
+from tests.gpu_check.child import run_child
+from tests.gpu_check.found import Found, skip_reason
+from tests.gpu_check.options import Files, choose_backend, files_of, parse
+from tests.gpu_check.parts import share
+from tests.gpu_check.report import PartResult, exit_code, plain_rates, summary, write_json
+from tests.gpu_check.worker import LOOK, Job
 
-if TYPE_CHECKING:
-    from spec_trt.runtime.engine import Engine
-    from tests.gpu_check.subject import Subject
-    from tests.torch_session import TorchModel
-
-KERNEL_SHARE = 0.35
+LOOK_SECONDS = 60.0
 
 
-def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.gpu_check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--model", default="random", help="directory, .gguf file or `random`  [default: random]")
-    parser.add_argument("--medusa", type=Path, help="Medusa heads  [default: the demo's, for its model]")
-    parser.add_argument("--eagle", type=Path, help="an EAGLE head  [default: the demo's, for its model]")
-    parser.add_argument("--dtype", choices=DTYPES[1:], default="fp16", help="of the model  [default: fp16]")
-    parser.add_argument("--parts", type=_parts, default=list(PARTS), help=f"[default: {','.join(PARTS)}]")
-    parser.add_argument("--backend", choices=list(TENSORRT_BACKENDS), help="[default: the first library found]")
-    parser.add_argument("--bundle", type=Path, help="exported in --dtype  [default: made in --work]")
-    parser.add_argument("--ort-engine", type=Path, help="of ONNX Runtime in fp32  [default: made in --work]")
-    parser.add_argument("--work", type=Path, help="where files are made  [default: a temporary directory]")
-    parser.add_argument("--json", type=Path, default=Path("gpu_check.json"), help="[default: %(default)s]")
-    parser.add_argument("--tokens", type=int, default=96, help="generated for each prompt  [default: %(default)s]")
-    parser.add_argument("--length", type=int, default=2048, help="rows of the caches  [default: %(default)s]")
-    parser.add_argument(
-        "--past", type=int, default=256, help="tokens that timed passes stand behind  [default: %(default)s]"
-    )
-    parser.add_argument("--seconds", type=float, default=450, help="for all parts  [default: %(default)s]")
-    return parser.parse_args(arguments)
+class Run:
+    """One run of the command; this process itself touches no GPU.
 
+    Args:
+        arguments: The command line, as processes of parts get it.
+        options: The same, read.
+        work: Where files are made.
+        worker: The module that runs a part.
+    """
 
-def _parts(text: str) -> list[str]:
-    asked = text.split(",")
-    unknown = [part for part in asked if part not in PARTS]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"no part {unknown[0]!r}: expected some of {','.join(PARTS)}")
-    return [part for part in PARTS if part in asked]
+    def __init__(
+        self, arguments: Sequence[str], options: argparse.Namespace, work: Path, worker: str = "tests.gpu_check.worker"
+    ) -> None:
+        self._arguments, self._options, self._worker = list(arguments), options, worker
+        self._files: Files = files_of(options, work)
+        self._deadline: float = time.monotonic() + options.seconds
+        self._found, self._backend = Found(), choose_backend(None, Found())
 
-
-def choose_backend(asked: str | None, found: Found) -> str | None:
-    """The TensorRT back end to check: a process can use only one of the two libraries."""
-    if asked is not None:
-        return asked if asked in found.tensorrt else None
-    return found.tensorrt[0] if found.tensorrt else None
-
-
-@dataclass(kw_only=True)
-class Check:
-    """One run of the command; what several parts need is made once, by the first of them."""
-
-    options: argparse.Namespace
-    found: Found
-    work: Path
-    backend: str | None
-    engines: dict[str, Path] = field(default_factory=dict)
-    deadline: float = field(default=0.0)
-
-    @property
-    def seconds_left(self) -> float:
-        return self.deadline - time.monotonic()
-
-    @property
-    def ort_engine(self) -> Path:
-        """Where ONNX Runtime's engine is, or will be made."""
-        given: Path | None = self.options.ort_engine
-        return given or self.work / "engine-ort"
-
-    @cached_property
-    def subject(self) -> "Subject":
-        from tests.gpu_check.subject import choose_subject
-
-        given = self.options
-        return choose_subject(given.model, medusa=given.medusa, eagle=given.eagle, dtype=given.dtype, work=self.work)
-
-    @cached_property
-    def prompts(self) -> list[list[int]]:
-        from tests.gpu_check.subject import encoded_prompts
-
-        return encoded_prompts(self.model.loaded.tokenizer)
-
-    @cached_property
-    def model(self) -> "TorchModel":
-        from tests.torch_session import TorchModel
-
-        return TorchModel(self.subject.config)
-
-    def kernels(self) -> Outcome:
-        from tests.gpu_check.kernels import run_kernels
-
-        return run_kernels(seconds=min(KERNEL_SHARE * self.options.seconds, self.seconds_left))
-
-    def build(self) -> Outcome:
-        from spec_trt.runtime.engine import Engine
-        from tests.gpu_check.engines import ATTENTIONS, make_bundle, make_reference, run_engines
-
-        assert self.backend is not None
-        bundle = make_bundle(self.subject, self.options.bundle or self.work / f"bundle-{self.options.dtype}")
-        reference = Engine.load(make_reference(self.subject, self.ort_engine, self.work))
-        self.engines = {attention: self.work / f"engine-{attention}" for attention in ATTENTIONS}
-        return run_engines(
-            self.backend, bundle, reference, self.prompts, engines=self.engines, length=self.options.length
-        )
-
-    def lossless(self) -> Outcome:
-        from tests.gpu_check.engines import run_lossless
-
-        return run_lossless(self._loaders(), self.prompts, tokens=self.options.tokens)
-
-    def _loaders(self) -> "dict[str, Callable[[], Engine]]":
-        """Every engine that runs on the GPU here, by what tables call it."""
-        from spec_trt.runtime.engine import Engine
-        from tests.gpu_check.engines import make_reference
-
-        loaders: dict[str, Callable[[], Engine]] = {}
-        for attention, path in self.engines.items():
-            for switch, cuda_graphs in (("on", True), ("off", False)):
-                title = f"{self.backend}, {attention}, CUDA graphs {switch}"
-                loaders[title] = partial(Engine.load, path, cuda_graphs=cuda_graphs)
-        if CUDA_PROVIDER in self.found.providers:
-            path = make_reference(self.subject, self.ort_engine, self.work)
-            loaders["ONNX Runtime, CUDA, fp32"] = partial(Engine.load, path, device="cuda")
-        return loaders
-
-    def torch(self) -> Outcome:
-        from tests.gpu_check.torch_loop import run_torch_loop
-
-        return run_torch_loop(self.model, self.prompts, tokens=self.options.tokens, length=self.options.length)
-
-    def speed(self) -> Outcome:
-        from tests.gpu_check.speed import run_speed, torch_peer
-        from tests.gpu_check.subject import long_prompt
-
-        prompt = long_prompt(self.prompts, self.options.past)
-        engines = self._timed_engines()
-        peer = torch_peer(self.subject.config, prompt, tokens=self.options.tokens)
-        return run_speed(engines, peer, prompt, tokens=self.options.tokens)
-
-    def _timed_engines(self) -> "dict[str, Engine]":
-        from spec_trt.runtime.engine import Engine
-
-        engines = {f"{self.backend}, {name}": Engine.load(path) for name, path in self.engines.items()}
-        if "triton" in self.found.versions:
-            from tests.gpu_check.torch_loop import torch_engine
-
-            engines["PyTorch, Triton attention"] = torch_engine(
-                self.model, length=self.options.length, cuda_graphs=True
-            )
-        return engines
-
-    def run(self, part: str) -> PartResult:
-        """Run one part, unless it can't be run or there is no time for it."""
-        work: dict[str, Callable[[], Outcome]] = {
-            "kernels": self.kernels,
-            "engines": self.build,
-            "lossless": self.lossless,
-            "torch": self.torch,
-            "speed": self.speed,
-        }
-        skipped = skip_reason(part, self.found, backend=self.backend, engines=bool(self.engines))
-        if skipped is None and self.seconds_left <= 0:
-            skipped = f"the {self.options.seconds:.0f} seconds of --seconds are over"
-        return run_part(part, work[part], skipped)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the check; returns the exit code."""
-    options, found = parse(arguments), find()
-    print("\n".join(found.lines), flush=True)
-    backend = choose_backend(options.backend, found)
-    if len(found.tensorrt) > 1:
-        print(f"found: two TensorRT libraries; this run checks {backend}, another one with --backend the other")
-    with tempfile.TemporaryDirectory() as temporary:
-        work = options.work or Path(temporary)
-        check = Check(options=options, found=found, work=work, backend=backend)
-        check.deadline = time.monotonic() + options.seconds
-        results: list[PartResult] = []
-        settings = {name: str(value) for name, value in vars(options).items()}
-        for part in options.parts:
-            results.append(check.run(part))
+    def all_parts(self) -> list[PartResult]:
+        """Look around, then run every part; the JSON is written after each."""
+        results, parts = [], list(self._options.parts)
+        looked = self._look()
+        if looked.status != "ok":
+            results.append(looked)
+            parts = []
+        while parts:
+            results.append(self._part(parts[0], parts))
             _print_part(results[-1])
-            write_json(options.json, found, settings, results)
-    print(f"\n{summary(results)}\n\nall figures: {options.json}")
+            self._write(results)
+            parts = parts[1:]
+        self._write(results)
+        return results
+
+    def _look(self) -> PartResult:
+        """Find the GPU and the libraries, in a process too: a driver that is broken can hang there."""
+        result = self._child(LOOK, min(LOOK_SECONDS, self._options.seconds))
+        if result.status != "ok":
+            _print_part(result)
+            return result
+        self._found = Found(**result.outcome.figures)
+        self._backend = choose_backend(self._options.backend, self._found)
+        print("\n".join(self._found.lines), flush=True)
+        if len(self._found.tensorrt) > 1:
+            print(f"found: two TensorRT libraries; this run checks {self._backend}, --backend the other", flush=True)
+        return result
+
+    def _part(self, part: str, left: Sequence[str]) -> PartResult:
+        reasons = {name: self._skip_reason(name, prepared="prepare" in left and name != "prepare") for name in left}
+        skipped = reasons[part]
+        seconds = share(part, [name for name in left if reasons[name] is None or name == part], self._seconds_left)
+        if skipped is None and seconds < 1:
+            skipped = f"the {self._options.seconds:.0f} seconds of --seconds are over"
+        if skipped is not None:
+            return PartResult(part=part, status="skipped", reason=skipped)
+        print(f"\n.. {part}: {seconds:.0f} s at the most", flush=True)
+        return self._child(part, seconds)
+
+    def _skip_reason(self, part: str, *, prepared: bool) -> str | None:
+        """Why a part can't run, by the files there are or, where `prepared`, will be."""
+        if part == "prepare" and self._options.parts == ["prepare"]:
+            return None  # asked for by name: for another machine
+        prepared = prepared or self._files.prepared
+        return skip_reason(part, self._found, backend=self._backend, dtype=self._options.dtype, prepared=prepared)
+
+    @property
+    def _seconds_left(self) -> float:
+        return self._deadline - time.monotonic()
+
+    def _child(self, part: str, seconds: float) -> PartResult:
+        work = self._files.work
+        job = Job(
+            part=part,
+            arguments=self._arguments,
+            work=str(work),
+            backend=self._backend,
+            has_bf16=self._found.has_bf16,
+            seconds=seconds,
+            result=str(work / f"{part}.result.json"),
+        )
+        Path(job.result).unlink(missing_ok=True)
+        command = job.command(work / f"{part}.job.json", self._worker)
+        return run_child(part, command, result=Path(job.result), log=work / f"{part}.log", seconds=seconds)
+
+    def _write(self, results: Sequence[PartResult]) -> None:
+        settings = {name: str(value) for name, value in vars(self._options).items()}
+        write_json(self._options.json, self._found, settings, results)
+
+
+def main(arguments: Sequence[str] | None = None, worker: str = "tests.gpu_check.worker") -> int:
+    """Run the check; returns the exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    options = parse(arguments, __doc__)
+    with tempfile.TemporaryDirectory() as temporary:
+        work: Path = options.work or Path(temporary)
+        work.mkdir(parents=True, exist_ok=True)
+        results = Run(arguments, options, work, worker).all_parts()
+    for text in (plain_rates(results), summary(results), f"all figures: {options.json}"):
+        print(f"\n{text}" if text else "", flush=True)
     return exit_code(results)
 
 
@@ -236,9 +160,12 @@ def _print_part(result: PartResult) -> None:
     print(f"\n== {result.part}: {result.status} {result.reason}", flush=True)
     for text in (*result.outcome.tables, *result.outcome.notes, *result.outcome.failures):
         print(f"\n{text}", flush=True)
+    if result.last_lines:
+        print("\nlast lines:", *result.last_lines, sep="\n    ", flush=True)
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a part's process is ended on the way out
     try:
         sys.exit(main())
     except SpecTrtError as error:

@@ -3,14 +3,12 @@
 import importlib
 import importlib.util
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-
-import torch
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from spec_trt.tensorrt import TENSORRT_BACKENDS
 
 CUDA_PROVIDER = "CUDAExecutionProvider"
-PARTS = ("kernels", "torch", "engines", "lossless", "speed")
 
 _EXTRAS = {"trt": "spec-trt[trt]", "trt-rtx": "spec-trt[trt-rtx]"}
 
@@ -27,8 +25,8 @@ class Found:
         providers: ONNX Runtime's execution providers.
     """
 
-    gpu: str | None
-    capability: str | None
+    gpu: str | None = None
+    capability: str | None = None
     versions: dict[str, str] = field(default_factory=dict)
     tensorrt: Sequence[str] = ()
     providers: Sequence[str] = ()
@@ -38,11 +36,23 @@ class Found:
         """What was found, for people."""
         gpu = f"{self.gpu}, compute capability {self.capability}" if self.gpu else "no GPU"
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
-        return [f"found: {gpu}", f"found: {versions}", f"found: ONNX Runtime providers {', '.join(self.providers)}"]
+        providers = ", ".join(self.providers) or "none"
+        return [f"found: {gpu}", f"found: {versions}", f"found: ONNX Runtime providers {providers}"]
+
+    @property
+    def has_bf16(self) -> bool:
+        """Whether the kernels can do bf16 here."""
+        return self.capability is not None and tuple(map(int, self.capability.split("."))) >= (8, 0)
+
+    def to_json(self) -> dict[str, Any]:
+        """As `Found(**...)` takes it."""
+        return asdict(self)
 
 
 def find() -> Found:
     """Look around; imports no TensorRT library, of which a process can use only one."""
+    import torch
+
     has_gpu = torch.cuda.is_available()
     packages = ["triton", "transformers", "polygraphy", "onnxruntime", *TENSORRT_BACKENDS.values()]
     versions = {"torch": torch.__version__, "cuda": torch.version.cuda or "none"}
@@ -76,23 +86,36 @@ def _providers() -> list[str]:
     return list(importlib.import_module("onnxruntime").get_available_providers())
 
 
-def skip_reason(part: str, found: Found, *, backend: str | None, engines: bool) -> str | None:
-    """Why a part can't run here; None where it can.
+def skip_reason(part: str, found: Found, *, backend: str | None, dtype: str, prepared: bool) -> str | None:
+    """Why a part can't run here, or need not; None where it can.
 
     Args:
-        part: One of `PARTS`.
+        part: One of `parts.PARTS`.
         found: The machine.
         backend: The TensorRT back end to check; None where none is installed.
-        engines: Whether engines were built or given.
+        dtype: The model's type.
+        prepared: Whether bundle and reference engine are there.
     """
     if found.gpu is None:
         return "no GPU (PyTorch finds none)"
-    if part in ("kernels", "torch") and "triton" not in found.versions:
+    if part in ("kernels", "torch", "timing") and "triton" not in found.versions:
         return "Triton is not installed"
-    if part == "engines" and backend is None:
-        return f"no TensorRT library: pip install {' or '.join(_EXTRAS.values())}"
-    if part == "engines" and "onnxruntime" not in found.versions:
+    if part in ("torch", "plugin", "peer") and dtype == "bf16" and not found.has_bf16:
+        return f"bf16 needs compute capability 8.0, found {found.capability}: choose --dtype fp16"
+    if part == "ort" and CUDA_PROVIDER not in found.providers:
+        return "ONNX Runtime has no CUDA here (pip install 'spec-trt[gpu]')"
+    if part in ("prepare", "plugin", "native") and "onnxruntime" not in found.versions:
         return "ONNX Runtime, whose result engines are compared with, is not installed"
-    if part == "lossless" and not engines and CUDA_PROVIDER not in found.providers:
-        return "there are no engines: the part `engines` made none, and ONNX Runtime has no CUDA here"
+    if part in ("plugin", "native") and backend is None:
+        return f"no TensorRT library: pip install {' or '.join(_EXTRAS.values())}"
+    if part == "prepare":
+        return _need_not_prepare(found, backend=backend, prepared=prepared)
+    return None if prepared or part not in ("plugin", "native", "ort") else "the part `prepare` made no files for it"
+
+
+def _need_not_prepare(found: Found, *, backend: str | None, prepared: bool) -> str | None:
+    if prepared:
+        return "the files are there already"
+    if backend is None and CUDA_PROVIDER not in found.providers:
+        return "nothing here would need the files"
     return None

@@ -9,8 +9,9 @@ import torch
 
 from spec_trt.export.config import ExportConfig
 from spec_trt.export.torch_reference import reference
-from spec_trt.runtime.engine import GenerationConfig
+from spec_trt.runtime.generation import GenerationConfig
 from spec_trt.runtime.gpu_rows import GpuRowWriter
+from spec_trt.runtime.kv_cache import KVCache
 from tests.families import make_model, save_model
 from tests.gpu_check.torch_loop import triton_attention
 from tests.heads.checkpoints import write_eagle, write_medusa_v2
@@ -32,9 +33,20 @@ def engines(tmp_path_factory):
     )
     loaded = TorchModel(config)
     kernel = loaded.engine(triton_attention, CPU, fixed=SHAPES)
-    for cache in (kernel._target.cache, kernel._heads.required_eagle().cache):
-        cache._writer = GpuRowWriter(CPU)
-    return loaded.engine(reference, CPU), kernel
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(KVCache, "__init__", with_kernel(KVCache.__init__))
+        yield loaded.engine(reference, CPU), kernel
+
+
+def with_kernel(init):
+    """A cache's `__init__`, its accepted rows written by the kernel as on a GPU where their number is fixed."""
+
+    def made(cache, *arguments, **given):
+        init(cache, *arguments, **given)
+        if given["capacity"] is not None:
+            cache._writer = GpuRowWriter(CPU)
+
+    return made
 
 
 METHODS = {

@@ -107,27 +107,32 @@ def flex_runner(first: CaseOperands, attention: Callable[..., Any]) -> Callable[
     return run
 
 
-def time_kernel(outcome: Outcome, deadline: float) -> None:
-    """Time every case, until the deadline; compiling FlexAttention takes half of the time at the most."""
-    bandwidth, header = copy_bandwidth(), ["past/nodes/batch", "kernel ms", "of copy bandwidth", *PEERS.values()]
-    outcome.figures |= {"copy_bytes_per_s": bandwidth, "timings": []}
-    rows: list[list[Any]] = []
-    flex_deadline = time.monotonic() + (deadline - time.monotonic()) / 2
-    for case in cases():
-        if time.monotonic() > deadline:
-            outcome.notes.append(f"no time for {case} and larger ones")
-            break
-        figures = _time_case(case, with_flex=time.monotonic() < flex_deadline)
-        kernel_ms = figures["kernel_ms"]
-        figures["of_copy_bandwidth"] = case.nbytes / (kernel_ms / 1e3) / bandwidth
-        outcome.figures["timings"].append({"past": case.past, "nodes": case.nodes, "batch": case.batch, **figures})
-        ratios = [figures[peer] and figures[peer] / kernel_ms for peer in PEERS]
-        rows.append([f"{case.past}/{case.nodes}/{case.batch}", kernel_ms, figures["of_copy_bandwidth"], *ratios])
-    outcome.add_table(header, rows)
-    outcome.notes.append(
+def time_kernel(outcome: Outcome, stop: float) -> None:
+    """Time every case; compiling FlexAttention takes half of the time at the most.
+
+    Args:
+        outcome: Takes what is found.
+        stop: The time, by `time.monotonic`, from which on nothing more is begun.
+    """
+    bandwidth, timings = copy_bandwidth(), list[dict[str, Any]]()
+    outcome.record("copy_bytes_per_s", bandwidth)
+    outcome.record("timings", timings)
+    outcome.note(
         f"the peers' columns are their time over the kernel's; a copy moves {bandwidth / 1e9:,.0f} GB/s; the peers' "
         "keys lie side by side and, for SDPA's second column, are repeated per head, before the clock runs"
     )
+    table = outcome.table(["past/nodes/batch", "kernel ms", "of copy bandwidth", *PEERS.values()])
+    flex_stop = time.monotonic() + (stop - time.monotonic()) / 2
+    for case in cases():
+        if time.monotonic() > stop:
+            outcome.note(f"no time for {case} and larger ones")
+            break
+        figures = _time_case(case, with_flex=time.monotonic() < flex_stop)
+        kernel_ms = figures["kernel_ms"]
+        figures["of_copy_bandwidth"] = case.nbytes / (kernel_ms / 1e3) / bandwidth
+        timings.append({"past": case.past, "nodes": case.nodes, "batch": case.batch, **figures})
+        ratios = [figures[peer] and figures[peer] / kernel_ms for peer in PEERS]
+        table.add([f"{case.past}/{case.nodes}/{case.batch}", kernel_ms, figures["of_copy_bandwidth"], *ratios])
 
 
 def _time_case(case: Case, *, with_flex: bool) -> dict[str, Any]:

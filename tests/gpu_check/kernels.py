@@ -1,5 +1,6 @@
-"""Part `kernels`: the plugins' Triton kernels against their definitions, and beside PyTorch's own attention."""
+"""Part `kernels`: the plugins' Triton kernels against their definitions."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +11,6 @@ import torch
 from spec_trt.plugins.commit_rows.launch import commit_rows
 from spec_trt.plugins.tree_attention.launch import tree_attention
 from spec_trt.plugins.tree_attention.reference import tree_attention as reference
-from tests.gpu_check.kernel_timing import time_kernel
 from tests.gpu_check.report import Outcome
 from tests.plugins.operands import VARIANTS, inputs_of, make_operands
 
@@ -28,29 +28,44 @@ SHAPES = [
 """Batch, kv_heads, query heads of each, nodes, tentative rows, past, head_dim."""
 
 
-def run_kernels(*, seconds: float) -> Outcome:
-    """Compare, then time until the seconds are over."""
-    deadline, outcome, device = time.monotonic() + seconds, Outcome(), torch.device("cuda")
-    compare_attention(outcome, SHAPES, device)
-    compare_commit(outcome, device)
-    time_kernel(outcome, deadline)
-    return outcome
+def run_kernels(outcome: Outcome, *, has_bf16: bool, stop: float) -> None:
+    """Compare both kernels with their definitions.
+
+    Args:
+        outcome: Takes what is found.
+        has_bf16: Whether the GPU can do bf16.
+        stop: The time, by `time.monotonic`, from which on nothing more is begun.
+    """
+    device, dtypes = torch.device("cuda"), dict(DTYPES)
+    if not has_bf16:
+        del dtypes["bf16"]
+        outcome.note("bf16 is left out: it needs compute capability 8.0")
+    compare_commit(outcome, device, dtypes)
+    compare_attention(outcome, SHAPES, device, dtypes, stop)
 
 
-def compare_attention(outcome: Outcome, shapes: Sequence[tuple[int, ...]], device: torch.device) -> None:
-    """Every variant of the op in both types."""
-    errors: dict[str, float] = {}
-    for name, dtype in DTYPES.items():
+def compare_attention(
+    outcome: Outcome,
+    shapes: Sequence[tuple[int, ...]],
+    device: torch.device,
+    dtypes: Mapping[str, torch.dtype],
+    stop: float = math.inf,
+) -> None:
+    """Every variant of the op in every type."""
+    table = outcome.table(["TreeAttention", *dtypes])
+    for seed, shape in enumerate(shapes):
         for variant, attributes in VARIANTS.items():
-            for seed, shape in enumerate(shapes):
-                error = _attention_error(make_operands(seed, *shape), attributes, dtype, device)
-                errors[name] = max(errors.get(name, 0.0), error)
-                wrong = f"TreeAttention in {name}, {variant}, {shape}: off by {error:.3g}"
-                outcome.expect(error <= BOUNDS[name], wrong)
-    outcome.figures["attention_error"] = errors
-    outcome.add_table(
-        ["TreeAttention", "worst error", "bound"], [[name, errors[name], BOUNDS[name]] for name in errors]
-    )
+            if time.monotonic() > stop:
+                outcome.note(f"no time for {shape}, {variant} and those after it")
+                return
+            operands = make_operands(seed, *shape)
+            errors = {name: _attention_error(operands, attributes, dtype, device) for name, dtype in dtypes.items()}
+            for name, error in errors.items():
+                outcome.expect(
+                    error <= BOUNDS[name], f"TreeAttention in {name}, {variant}, {shape}: off by {error:.3g}"
+                )
+            outcome.record(f"{variant}, {shape}", errors)
+            table.add([f"{variant}, {shape}", *errors.values()])
 
 
 def _attention_error(
@@ -75,10 +90,10 @@ def relative_error(out: Any, expected: Any) -> float:
     return error if np.isfinite(error) else float("inf")
 
 
-def compare_commit(outcome: Outcome, device: torch.device) -> None:
-    """Rows of three sequences, one of them with none, in both types."""
+def compare_commit(outcome: Outcome, device: torch.device, dtypes: Mapping[str, torch.dtype]) -> None:
+    """Rows of three sequences, one of them with none, in every type."""
     generator = torch.Generator().manual_seed(0)
-    for name, dtype in DTYPES.items():
+    for name, dtype in dtypes.items():
         buffer = torch.randn(12, 3, 4, 50, 64, generator=generator).to(device, dtype)
         new_rows = torch.randn(12, 3, 4, 9, 64, generator=generator).to(device, dtype)
         paths = torch.tensor([[0, 2, 5], [0, 0, 0], [1, 8, 0]], device=device)
@@ -87,4 +102,6 @@ def compare_commit(outcome: Outcome, device: torch.device) -> None:
         expected[:, 0, :, 0:3] = new_rows[:, 0][:, :, [0, 2, 5]]
         expected[:, 2, :, 48:50] = new_rows[:, 2][:, :, [1, 8]]
         commit_rows(buffer, new_rows, paths, counts, lengths)
-        outcome.expect(torch.equal(buffer, expected), f"commit_rows in {name} wrote other rows than it was asked to")
+        same = torch.equal(buffer, expected)
+        outcome.expect(same, f"commit_rows in {name} wrote other rows than it was asked to")
+        outcome.record(f"commit_rows, {name}", same)

@@ -1,10 +1,13 @@
 """Whether every method's output is plain decoding's, and what it costs."""
 
+import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from spec_trt.runtime.engine import Engine, GenerationConfig, Result
+from spec_trt.runtime.engine import Engine
+from spec_trt.runtime.generation import GenerationConfig, Result
 from spec_trt.runtime.near_tie import compare_outputs
 from spec_trt.runtime.sampling import Sampling
 from spec_trt.runtime.stats import Stats
@@ -28,6 +31,7 @@ class MethodResult:
     """One method over all prompts."""
 
     stats: Stats = field(default_factory=Stats)
+    prompts: int = 0
     near_ties: int = 0
     different: int = 0
 
@@ -39,6 +43,7 @@ class MethodResult:
             **{name: figures[name] for name in ("tokens_per_s", "accept_length", "draft_ms", "verify_ms", "other_ms")},
             "nodes_per_pass": self.stats.nodes / max(self.stats.passes, 1),
             "speedup": self.stats.tokens_per_s / speed if speed else None,
+            "prompts": self.prompts,
             "near_ties": self.near_ties,
             "different": self.different,
         }
@@ -49,7 +54,12 @@ SAMPLED = Sampling(temperature=0.8, top_p=0.95, seed=7)
 
 
 def run_methods(
-    engine: Engine, prompts: Sequence[Sequence[int]], *, tokens: int, sampling: Sampling = GREEDY
+    engine: Engine,
+    prompts: Sequence[Sequence[int]],
+    *,
+    tokens: int,
+    sampling: Sampling = GREEDY,
+    stop: float = math.inf,
 ) -> dict[str, MethodResult]:
     """Run every method that an engine can on every prompt, after a warm-up on the first, and compare with plain.
 
@@ -58,16 +68,20 @@ def run_methods(
         prompts: As token ids.
         tokens: To generate for each.
         sampling: How tokens are chosen; the same seed gives the same tokens, whatever the method.
+        stop: The time, by `time.monotonic`, from which on no other prompt is begun.
     """
     results = {name: MethodResult() for name in engine.methods}
     for name in results:
         _generate(engine, prompts[0], name, tokens, sampling)
-    for prompt in prompts:
+    for number, prompt in enumerate(prompts):
+        if number and time.monotonic() > stop:
+            break
         plain = _generate(engine, prompt, PLAIN, tokens, sampling)
         for name, result in results.items():
             made = plain if name == PLAIN else _generate(engine, prompt, name, tokens, sampling)
             result.stats = result.stats + made.stats
             verdict = compare_outputs(engine, prompt, plain.token_ids, made.token_ids, sampling).verdict
+            result.prompts += 1
             result.near_ties += verdict == "near_tie"
             result.different += verdict == "different"
     return results
@@ -79,15 +93,33 @@ def _generate(engine: Engine, prompt: Sequence[int], method: str, tokens: int, s
     return engine.generate(prompt, config)
 
 
+def check_lossless(
+    outcome: Outcome,
+    title: str,
+    engine: Engine,
+    prompts: Sequence[Sequence[int]],
+    *,
+    tokens: int,
+    stop: float,
+    sampling: Sampling = GREEDY,
+) -> None:
+    """Run every method, and report: see `run_methods`."""
+    if time.monotonic() > stop:
+        outcome.note(f"no time for {title}")
+        return
+    report_methods(outcome, title, run_methods(engine, prompts, tokens=tokens, sampling=sampling, stop=stop))
+
+
 def report_methods(outcome: Outcome, title: str, results: Mapping[str, MethodResult]) -> None:
     """Add a table and figures, and every method that is not lossless to the failures."""
     figures = {name: result.to_json(results[PLAIN]) for name, result in results.items()}
-    outcome.figures[title] = figures
+    outcome.record(title, figures)
     columns = ("tokens_per_s", "speedup", "accept_length", "nodes_per_pass", "draft_ms", "verify_ms", "other_ms")
-    rows = [[name, *(row[column] for column in columns), _verdict(row)] for name, row in figures.items()]
-    outcome.add_table(
-        [title, "tok/s", "speedup", "accept", "nodes", "draft ms", "verify ms", "other ms", "lossless"], rows
+    table = outcome.table(
+        [title, "tok/s", "speedup", "accept", "nodes", "draft ms", "verify ms", "other ms", "prompts", "lossless"]
     )
+    for name, row in figures.items():
+        table.add([name, *(row[column] for column in columns), row["prompts"], _verdict(row)])
     for name, row in figures.items():
         outcome.expect(
             not row["different"], f"{title}: {name} differs from plain decoding on {row['different']} prompts"

@@ -1,8 +1,7 @@
-"""What the parts of the check found: a table for people, JSON for programs."""
+"""What the parts of the check found: tables for people, JSON for programs."""
 
 import json
-import time
-import traceback
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,60 +13,110 @@ from tests.gpu_check.found import Found
 Status = Literal["ok", "FAILED", "skipped"]
 
 
+class Table:
+    """Rows under a header; numbers get four digits.
+
+    Args:
+        header: What the columns are called.
+        changed: Told of every new row.
+    """
+
+    def __init__(self, header: Sequence[str], changed: Callable[[], object] = lambda: None) -> None:
+        self.header, self.rows, self._changed = list(header), list[list[str]](), changed
+
+    def add(self, row: Sequence[Any]) -> None:
+        """Add a row."""
+        self.rows.append([_cell(value) for value in row])
+        self._changed()
+
+    def __str__(self) -> str:
+        return format_table(self.header, self.rows)
+
+
 @dataclass(kw_only=True)
 class Outcome:
-    """What one part found.
+    """What one part has found so far; every change is saved, so that a part that ends early has not run for nothing.
 
     Attributes:
         figures: Everything measured, as JSON has it.
         tables: The same for people.
         failures: A line for everything that is not as it must be.
         notes: What else should be known.
+        done: Whether the part came to its end.
+        path: Where it is saved; nowhere when None.
     """
 
     figures: dict[str, Any] = field(default_factory=dict)
-    tables: list[str] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    done: bool = False
+    path: Path | None = None
 
     def expect(self, holds: bool, failure: str) -> None:
         """Note a failure, unless something holds."""
         if not holds:
             self.failures.append(failure)
+            self.save()
 
-    def add_table(self, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        """Add a table; numbers get four digits."""
-        self.tables.append(format_table(header, [[_cell(value) for value in row] for row in rows]))
+    def note(self, text: str) -> None:
+        """Note what should be known."""
+        self.notes.append(text)
+        self.save()
+
+    def record(self, name: str, figures: Any) -> None:
+        """Keep what was measured."""
+        self.figures[name] = figures
+        self.save()
+
+    def table(self, header: Sequence[str]) -> Table:
+        """Begin a table."""
+        self.tables.append(Table(header, self.save))
+        return self.tables[-1]
+
+    def save(self) -> None:
+        """Write everything to the file, in place of what was there, in one step."""
+        if self.path is None:
+            return
+        tables = [{"header": table.header, "rows": table.rows} for table in self.tables]
+        data = {"figures": self.figures, "failures": self.failures, "notes": self.notes, "done": self.done}
+        beside = self.path.with_suffix(".new")
+        beside.write_text(json.dumps(data | {"tables": tables}, default=str), encoding="utf-8")
+        os.replace(beside, self.path)
+
+
+def load_outcome(path: Path) -> Outcome:
+    """What a part has saved; nothing where it did not come to that."""
+    if not path.exists():
+        return Outcome()
+    data = json.loads(path.read_text(encoding="utf-8"))
+    tables = data.pop("tables")
+    outcome = Outcome(**data)
+    for saved in tables:
+        table = outcome.table(saved["header"])
+        table.rows.extend(saved["rows"])
+    return outcome
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartResult:
-    """A part that ran, or why it did not."""
+    """A part that ran, or why it did not.
+
+    Attributes:
+        part: Its name.
+        status: How it ended.
+        reason: Why it did not end well.
+        seconds: How long it took.
+        outcome: What it found.
+        last_lines: The end of what it printed, where it failed.
+    """
 
     part: str
     status: Status
     reason: str
-    seconds: float
-    outcome: Outcome
-
-
-def run_part(part: str, run: Callable[[], Outcome], skipped: str | None) -> PartResult:
-    """Run a part; whatever it raises is its failure, not the check's end."""
-    if skipped is not None:
-        return PartResult(part=part, status="skipped", reason=skipped, seconds=0.0, outcome=Outcome())
-    started = time.perf_counter()
-    try:
-        outcome = run()
-    except Exception as error:
-        traceback.print_exc()
-        outcome = Outcome(failures=[f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"])
-    return PartResult(
-        part=part,
-        status="FAILED" if outcome.failures else "ok",
-        reason="; ".join(outcome.failures[:3]),
-        seconds=time.perf_counter() - started,
-        outcome=outcome,
-    )
+    seconds: float = 0.0
+    outcome: Outcome = field(default_factory=Outcome)
+    last_lines: Sequence[str] = ()
 
 
 def exit_code(results: Sequence[PartResult]) -> int:
@@ -79,32 +128,38 @@ def exit_code(results: Sequence[PartResult]) -> int:
 
 def summary(results: Sequence[PartResult]) -> str:
     """The last table: each part, how it ended, and why."""
-    rows = [[item.part, item.status, f"{item.seconds:.0f}", item.reason] for item in results]
-    lines = format_table(["part", "result", "seconds"], [row[:3] for row in rows]).splitlines()
-    return "\n".join([*lines[:2], *(f"{line}  {row[3]}".rstrip() for line, row in zip(lines[2:], rows, strict=True))])
+    rows = [[item.part, item.status, f"{item.seconds:.0f}"] for item in results]
+    lines = format_table(["part", "result", "seconds"], rows).splitlines()
+    return "\n".join(
+        [*lines[:2], *(f"{line}  {item.reason}".rstrip() for line, item in zip(lines[2:], results, strict=True))]
+    )
+
+
+def plain_rates(results: Sequence[PartResult]) -> str | None:
+    """Plain decoding of every part that measured it, beside PyTorch alone."""
+    rates = {item.part: rate for item in results if (rate := item.outcome.figures.get("plain_tokens_per_s"))}
+    if not rates:
+        return None
+    table, peer = Table(["plain decoding", "tok/s", "over PyTorch's"]), rates.get("peer")
+    for part, rate in rates.items():
+        table.add([part, rate, rate / peer if peer else None])
+    return str(table)
 
 
 def write_json(path: Path, found: Found, settings: Mapping[str, Any], results: Sequence[PartResult]) -> None:
     """Write everything."""
-    data = {
-        "found": {
-            "gpu": found.gpu,
-            "capability": found.capability,
-            "versions": found.versions,
-            "providers": list(found.providers),
-        },
-        "settings": dict(settings),
-        "parts": {
-            result.part: {
-                "status": result.status,
-                "reason": result.reason,
-                "seconds": result.seconds,
-                "failures": result.outcome.failures,
-                "notes": result.outcome.notes,
-                "figures": result.outcome.figures,
-            }
-            for result in results
-        },
+    data = {"found": found.to_json(), "settings": dict(settings), "parts": {}}
+    data["parts"] = {
+        result.part: {
+            "status": result.status,
+            "reason": result.reason,
+            "seconds": result.seconds,
+            "failures": result.outcome.failures,
+            "notes": result.outcome.notes,
+            "figures": result.outcome.figures,
+            "last_lines": list(result.last_lines),
+        }
+        for result in results
     }
     path.write_text(json.dumps(data, indent=2, default=str) + "\n", encoding="utf-8")
 

@@ -1,8 +1,8 @@
-"""Part `speed`: what a pass costs by its nodes, what of that is not the GPU's work, and PyTorch's plain decoding."""
+"""What a pass costs by its nodes, what of that is not the GPU's work, and part `peer`: PyTorch's plain decoding."""
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,8 @@ import torch
 from spec_trt.export.config import ExportConfig
 from spec_trt.export.load import load_model
 from spec_trt.export.source import locate
-from spec_trt.runtime.engine import Engine, GenerationConfig
+from spec_trt.runtime.engine import Engine
+from spec_trt.runtime.generation import GenerationConfig
 from spec_trt.runtime.tree import ROOT, TreeBuilder
 from tests.gpu_check.report import Outcome
 from tests.gpu_check.timing import event_ms, host_ms
@@ -21,57 +22,45 @@ PEER = "PyTorch, static cache, torch.compile"
 Rate = Callable[[], float]
 """Tokens per second of plain decoding, once measured."""
 
+_ROUNDS = 3
 
-def run_speed(
-    engines: Mapping[str, Engine], peer: Rate | None, prompt: Sequence[int], *, tokens: int, rounds: int = 3
-) -> Outcome:
-    """Costs of passes, then plain decoding of all engines and the peer in turn.
+
+def time_engine(outcome: Outcome, title: str, engine: Engine, prompt: Sequence[int], *, tokens: int) -> None:
+    """Costs of an engine's passes by their nodes, and its plain decoding.
 
     Args:
-        engines: By name.
-        peer: PyTorch's own rate; None where it is not wanted.
+        outcome: Takes what is found.
+        title: What tables call the engine.
+        engine: The engine.
         prompt: What the passes stand behind.
         tokens: To generate for a rate.
-        rounds: Rates of each, in turn; the median counts.
     """
-    outcome = Outcome()
-    for name, engine in engines.items():
-        costs = pass_costs(engine, prompt)
-        outcome.figures[name] = {"passes": costs}
-        rows = [[nodes, row["wall_ms"], row["gpu_ms"], row["wall_ms"] - row["gpu_ms"], row["of_one"]]
-                for nodes, row in costs.items()]  # fmt: skip
-        outcome.add_table([f"{name}: nodes", "wall ms", "GPU ms", "gap ms", "c(n)/c(1)"], rows)
-    rates: dict[str, Rate] = {
-        name: lambda engine=engine: plain_rate(engine, prompt, tokens)  # type: ignore[misc]  # bound as it is now
-        for name, engine in engines.items()
-    }
-    if peer is not None:
-        rates[PEER] = peer
-    _compare_rates(outcome, rates, rounds)
-    return outcome
+    table = outcome.table([f"{title}: nodes", "wall ms", "GPU ms", "gap ms", "c(n)/c(1)"])
+    costs = pass_costs(engine, prompt)
+    outcome.record("passes", costs)
+    for nodes, row in costs.items():
+        table.add([nodes, row["wall_ms"], row["gpu_ms"], row["wall_ms"] - row["gpu_ms"], row["of_one"]])
+    _time_rate(outcome, title, lambda: plain_rate(engine, prompt, tokens))
 
 
-def _compare_rates(outcome: Outcome, rates: Mapping[str, Rate], rounds: int) -> None:
-    samples: dict[str, list[float]] = {name: [] for name in rates}
-    for name, rate in rates.items():
-        try:
-            rate()
-        except Exception as error:  # a peer that can't be compiled here is no fault of ours
-            outcome.notes.append(f"{name}: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
-            del samples[name]
-    for _ in range(rounds):
-        for name in samples:
-            samples[name].append(rates[name]())
-    medians = {name: statistics.median(values) for name, values in samples.items()}
-    outcome.figures["plain_tokens_per_s"] = medians
-    peer = medians.get(PEER)
-    rows = [[name, rate, rate / peer if peer else None] for name, rate in medians.items()]
-    outcome.add_table(["plain decoding", "tok/s", "over PyTorch's"], rows)
+def time_peer(outcome: Outcome, config: ExportConfig, prompt: Sequence[int], *, tokens: int) -> None:
+    """Plain decoding by PyTorch alone; one that can't be compiled here is no failure of the check's subject."""
+    try:
+        _time_rate(outcome, PEER, torch_peer(config, prompt, tokens=tokens))
+    except Exception as error:  # a compiler's errors are of any type
+        outcome.note(f"{PEER}: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+
+
+def _time_rate(outcome: Outcome, title: str, rate: Rate) -> None:
+    rate()  # compiles, captures
+    median = statistics.median(rate() for _ in range(_ROUNDS))
+    outcome.record("plain_tokens_per_s", median)
+    outcome.table(["plain decoding", "tok/s"]).add([title, median])
 
 
 def pass_costs(engine: Engine, prompt: Sequence[int]) -> dict[int, dict[str, float]]:
     """Milliseconds of a verify pass behind a prompt, by its nodes: on the host's clock, and the GPU's share of it."""
-    target, costs = engine._target, {}
+    target, costs = engine.new_target(), {}
     target.prefill(prompt[:-1])
     for nodes in NODES:
         tree = chain(prompt[-1], nodes)

@@ -1,18 +1,19 @@
 """The model that is checked, and the prompts: files that were carried along, or random weights of the same shape."""
 
-import json
-import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
 from spec_trt.demo.run import demo_heads
 from spec_trt.export.config import Dtype, ExportConfig
+from spec_trt.export.load import load_config
 from spec_trt.export.quiet import quiet
+from spec_trt.export.source import locate
+from spec_trt.files import atomic_directory
 from spec_trt.heads.eagle import EagleConfig, EagleDraft
 from spec_trt.heads.eagle_checkpoint import save_eagle
 from spec_trt.heads.medusa import MedusaConfig, MedusaHeads
@@ -46,15 +47,11 @@ class Subject:
 
     Attributes:
         config: Model, heads and type, as for an export.
-        name: What tables call it.
+        notes: What should be known of it.
     """
 
     config: ExportConfig
-    name: str
-
-    def as_type(self, dtype: Dtype) -> "Subject":
-        """The same in another type."""
-        return replace(self, config=replace(self.config, dtype=dtype))
+    notes: Sequence[str] = ()
 
 
 def encoded_prompts(tokenizer: Any) -> list[list[int]]:
@@ -72,31 +69,44 @@ def encoded_prompts(tokenizer: Any) -> list[list[int]]:
     return [list(tokenizer(text, add_special_tokens=not tokenizer.chat_template)["input_ids"]) for text in texts]
 
 
+def bundle_prompts(directory: Path) -> list[list[int]]:
+    """The same by the tokenizer of a bundle or engine."""
+    has_one = (directory / "tokenizer_config.json").is_file()
+    return encoded_prompts(AutoTokenizer.from_pretrained(directory, local_files_only=True) if has_one else None)
+
+
 def choose_subject(model: str, *, medusa: Path | None, eagle: Path | None, dtype: Dtype, work: Path) -> Subject:
     """The subject that the command line names.
 
     Args:
         model: A model's directory or `.gguf` file, or `random`.
-        medusa: Its Medusa heads; those of the demo when None and the model is of the demo's shape.
+        medusa: Its Medusa heads; those of the demo when neither is given and the model is of the demo's shape.
         eagle: Its EAGLE head; likewise.
         dtype: Of weights and cache.
-        work: Where random weights go.
+        work: Where random weights are, or go.
     """
+    notes = []
     if model == RANDOM:
-        directory = write_random(work / "random", SMOLLM2_135M)
-        medusa, eagle = directory / "medusa", directory / "eagle"
-        model = str(directory / "model")
-    elif medusa is None and eagle is None and _is_demo_shaped(Path(model)):
-        medusa, eagle = demo_heads()["medusa"], demo_heads()["eagle"]
+        directory = work / "random"
+        if not directory.is_dir():
+            write_random(directory, SMOLLM2_135M)
+        model, medusa, eagle = str(directory / "model"), directory / "medusa", directory / "eagle"
+    elif medusa is None and eagle is None:
+        if _is_demo_shaped(model):
+            medusa, eagle = demo_heads()["medusa"], demo_heads()["eagle"]
+        else:
+            notes.append(
+                f"{model} is not of the shape that the demo's heads are for: medusa, eagle and eagle2 are left out "
+                "(give heads with --medusa and --eagle)"
+            )
     config = ExportConfig(model=model, output=work / "bundle", medusa=medusa, eagle=eagle, dtype=dtype, check=False)
-    return Subject(config=config, name=Path(model).name)
+    return Subject(config=config, notes=tuple(notes))
 
 
-def _is_demo_shaped(model: Path) -> bool:
-    if model.suffix == ".gguf":
-        return True
-    settings = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    return all(settings.get(name) == SMOLLM2_135M[name] for name in ("vocab_size", "hidden_size", "num_hidden_layers"))
+def _is_demo_shaped(model: str) -> bool:
+    settings = load_config(locate(model))
+    shape = ("vocab_size", "hidden_size", "num_hidden_layers")
+    return all(getattr(settings, name, None) == SMOLLM2_135M[name] for name in shape)
 
 
 def write_random(directory: Path, shape: dict[str, Any], *, top: int = 3) -> Path:
@@ -109,22 +119,30 @@ def write_random(directory: Path, shape: dict[str, Any], *, top: int = 3) -> Pat
         shape: transformers' settings of a llama.
         top: Medusa heads.
     """
-    shutil.rmtree(directory, ignore_errors=True)
     torch.manual_seed(0)
+    with atomic_directory(directory, replace=True) as made:
+        model = _random_model(shape)
+        with quiet():
+            model.save_pretrained(made / "model")
+        target = head_target(model)
+        for name in ("medusa", "eagle"):
+            (made / name).mkdir()
+        medusa = MedusaConfig(
+            hidden=target.hidden, heads=top, layers=1, draft_vocab=target.vocab, shared_projection=True
+        )
+        save_medusa(MedusaHeads(medusa, [target.projection]), made / "medusa", draft_ids=None, standalone=False)
+        save_eagle(_random_eagle(model.config, target), made / "eagle", draft_ids=None, standalone=False)
+    return directory
+
+
+def _random_model(shape: dict[str, Any]) -> Any:
     with quiet():
         model = AutoModelForCausalLM.from_config(LlamaConfig(**shape)).eval()
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.ndim > 1:
                     parameter.normal_(std=2 * parameter.shape[-1] ** -0.5)
-        model.save_pretrained(directory / "model")
-    target = head_target(model)
-    for name in ("medusa", "eagle"):
-        (directory / name).mkdir()
-    medusa = MedusaConfig(hidden=target.hidden, heads=top, layers=1, draft_vocab=target.vocab, shared_projection=True)
-    save_medusa(MedusaHeads(medusa, [target.projection]), directory / "medusa", draft_ids=None, standalone=False)
-    save_eagle(_random_eagle(model.config, target), directory / "eagle", draft_ids=None, standalone=False)
-    return directory
+    return model
 
 
 def _random_eagle(config: LlamaConfig, target: HeadTarget) -> EagleDraft:

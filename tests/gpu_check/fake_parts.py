@@ -1,0 +1,36 @@
+"""Stands in for `worker`: parts that succeed, raise, hang, crash, or leave a process behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.gpu_check.found import Found
+from tests.gpu_check.report import Outcome
+from tests.gpu_check.worker import LOOK, Job, main
+
+
+def run(job: Job, outcome: Outcome, _stop: float) -> None:
+    """One of the parts."""
+    if job.part == LOOK:
+        outcome.figures = Found(gpu="GPU", capability="8.9", versions={"triton": "3"}, providers=["CPU"]).to_json()
+        return
+    outcome.table(["figure", "value"]).add([job.part, 1.0])
+    outcome.record("figure", 1.0)
+    if job.part == "torch":
+        raise RuntimeError("CUDA error: no\nmore")
+    if job.part == "timing":
+        print("about to hang")
+        time.sleep(600)
+    if job.part == "peer":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if job.part == "kernels":
+        left = subprocess.Popen(["sleep", "600"])
+        (Path(job.work) / "left.pid").write_text(str(left.pid))
+        outcome.note("a note")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), run)
