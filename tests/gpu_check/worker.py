@@ -3,6 +3,7 @@
 import argparse
 import faulthandler
 import json
+import logging
 import sys
 import time
 import traceback
@@ -47,6 +48,17 @@ class Job:
         return [sys.executable, "-u", "-m", module, str(path)]
 
 
+class _Notes(logging.Handler):
+    """Notes what the package warns of: passes that run without CUDA graphs, say."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(logging.WARNING)
+        self._outcome = outcome
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._outcome.note(record.getMessage())
+
+
 def main(path: Path, run: Callable[[Job, Outcome, float], None]) -> None:
     """Run a part and save what it finds, whatever it raises.
 
@@ -59,6 +71,7 @@ def main(path: Path, run: Callable[[Job, Outcome, float], None]) -> None:
     faulthandler.enable()
     faulthandler.dump_traceback_later(max(job.seconds - _TRACE_BEFORE, 0.9 * job.seconds), exit=False)
     outcome = Outcome(path=Path(job.result))
+    logging.getLogger("spec_trt").addHandler(_Notes(outcome))
     try:
         run(job, outcome, started + _STOP_AFTER * job.seconds)
     except Exception as error:
