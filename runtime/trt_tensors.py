@@ -14,6 +14,9 @@ from spec_trt.runtime.shape_profiles import Profile, Shape
 
 __all__ = ["EngineTensor", "check_tensors", "read_profiles", "read_tensors", "torch_type"]
 
+_ALIGNMENT = 256
+"""Bytes: of the addresses that both libraries ask for, and do not check."""
+
 _TYPES = {
     "FLOAT": torch.float32,
     "HALF": torch.float16,
@@ -102,7 +105,7 @@ def check_tensors(
         The inputs' shapes.
 
     Raises:
-        BackendError: A name, a type, a layout or a device does not fit.
+        BackendError: A name, a type, a layout, an address or a device does not fit.
     """
     known = {name for name, tensor in expected.items() if tensor.is_input}
     unknown = sorted((set(inputs) ^ known) | (set(outputs) - (set(expected) - known)))
@@ -115,4 +118,8 @@ def check_tensors(
             raise BackendError(f"a bound tensor must be contiguous, found {name} with strides {tensor.stride()}")
         if tensor.device != device:
             raise BackendError(f"a bound tensor must be on {device}, found {name} on {tensor.device}")
+        if beyond := tensor.data_ptr() % _ALIGNMENT:
+            raise BackendError(
+                f"a bound tensor must begin at a multiple of {_ALIGNMENT} bytes, found {name} {beyond} behind one"
+            )
     return {name: tuple(tensor.shape) for name, tensor in inputs.items()}

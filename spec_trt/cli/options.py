@@ -24,7 +24,7 @@ def runtime_options(command: Decorated) -> Decorated:
     threads = click.option(
         "--threads",
         type=click.IntRange(min=1),
-        help="Threads inside one operator.  [default: the number of cores]",
+        help="Threads inside one operator of an ONNX Runtime engine.  [default: the number of cores]",
     )
     device = click.option(
         "--device",

@@ -203,9 +203,9 @@ def test_kernels_are_kept_from_session_to_session(opened, tmp_path, caplog):
     assert not caplog.records
 
 
-def test_addresses_that_the_library_does_not_take_are_refused(opened):
+def test_an_address_that_the_library_does_not_take_is_refused(opened):
     session, _ = opened(doubling())
-    with pytest.raises(BackendError, match="is no multiple of 256"):
+    with pytest.raises(BackendError, match="begin at a multiple of 256 bytes, found x 4 behind one"):
         session.bind({"x": torch.zeros(3)[1:]}, {})
 
 
@@ -266,13 +266,18 @@ def test_tensorrt_itself_compiles_nothing_at_run_time(opened):
         ({"x": torch.ones(1, dtype=torch.float16)}, {}, "engine's x is torch.float32, found torch.float16: build it"),
         ({"x": torch.ones(4)[::2]}, {}, "must be contiguous, found x with strides"),
         ({"x": torch.ones(1, device="meta")}, {}, "must be on cpu, found x on meta"),
-        ({"x": torch.ones(17)}, {}, "'base' takes 1 to 4 nodes in decode, found 17: .* --max-nodes 17"),
     ],
 )
 def test_what_does_not_fit_the_engine_is_refused_by_name(opened, inputs, outputs, words):
     session, _ = opened(doubling())
     with pytest.raises(BackendError, match=words):
         session.bind(inputs, outputs)
+
+
+def test_a_pass_that_no_profile_takes_is_refused_by_the_dimension(opened):
+    session, _ = opened(doubling())
+    with pytest.raises(BackendError, match="'base' takes 1 to 4 nodes in decode, found 17: .* --max-nodes 17"):
+        session.bind({"x": torch.ones(17)}, {})
 
 
 def test_a_file_that_the_library_refuses(tmp_path):
