@@ -276,7 +276,7 @@ def test_what_does_not_fit_the_engine_is_refused_by_name(opened, inputs, outputs
 
 def test_a_pass_that_no_profile_takes_is_refused_by_the_dimension(opened):
     session, _ = opened(doubling())
-    with pytest.raises(BackendError, match="'base' takes 1 to 4 nodes in decode, found 17: .* --max-nodes 17"):
+    with pytest.raises(BackendError, match=r"'base' takes 1 to 4 nodes in decode, found 17: .* --max-nodes 17"):
         session.bind({"x": torch.ones(17)}, {})
 
 
