@@ -42,11 +42,15 @@ Prompts = Sequence[str] | Sequence[Sequence[int]]
 class Engine:
     """A loaded engine. Its methods are for any thread, and run whatever is asked for meanwhile together.
 
-    Args:
+    Attributes:
         manifest: What the directory holds.
+        new_heads: Opens the draft heads with caches of their own; raises `ClosedError` once the engine is closed.
+
+    Args:
+        manifest: See above.
         tokenizer_directory: Where its tokenizer's files are.
         new_target: Makes a model with a cache of its own, for a number of sequences and bytes (any when None).
-        new_heads: Opens the draft heads with caches of their own.
+        new_heads: See above.
     """
 
     def __init__(
@@ -58,7 +62,7 @@ class Engine:
     ) -> None:
         self.manifest = manifest
         self._tokenizer_directory = tokenizer_directory
-        self._new_target, self._new_heads = new_target, new_heads
+        self._new_target, self.new_heads = new_target, new_heads
         self._heads = new_heads()
         self._lock = threading.RLock()
         self._claimant: weakref.ref[Scheduler] | None = None
@@ -219,7 +223,7 @@ class Engine:
         if scheduler is not None:
             scheduler.close()
         with self._lock:
-            self._new_target, self._new_heads = _closed, _closed
+            self._new_target, self.new_heads = _closed, _closed
             self._heads, self._own = NO_HEADS, None
 
     def __enter__(self) -> "Engine":
@@ -291,14 +295,6 @@ class Engine:
             ClosedError: The engine is closed.
         """
         return self._new_target(batch, cache_bytes)
-
-    def new_heads(self) -> Heads:
-        """The draft heads with caches of their own.
-
-        Raises:
-            ClosedError: The engine is closed.
-        """
-        return self._new_heads()
 
     def claim(self, scheduler: Scheduler) -> None:
         """Let a scheduler be the one that runs the engine.
