@@ -60,14 +60,14 @@ class Complaints:
         self._library, self._plugin_failure = library.__name__, plugin_failure
 
     def require(self, accepted: bool, what: str) -> None:
-        """Raise where something was not accepted.
+        """Raise where something was not accepted, or the plugin failed at it unnoticed.
 
         Raises:
             BackendError: With the reason.
         """
-        if accepted:
-            return
-        reason, failure = last_error(self.log), self._plugin_failure and self._plugin_failure()
+        failure = self._plugin_failure() if self._plugin_failure is not None else None
         if failure is not None:
+            last_error(self.log)  # which says no more than that it failed
             raise BackendError(f"the plugin failed in {what}: {one_line(failure)}") from failure
-        raise BackendError(f"{self._library} refuses {what}: {reason}")
+        if not accepted:
+            raise BackendError(f"{self._library} refuses {what}: {last_error(self.log)}")

@@ -112,15 +112,19 @@ def test_compiled_kernels_are_kept_for_the_engine_the_gpu_and_the_library(direct
 
 def test_what_the_plugin_raises_in_a_pass_is_told(directory, memory, monkeypatch):
     failure = ValueError("no such kernel")
+    failures: list[Exception] = []
 
     @contextmanager
     def plugin(_library):
-        yield lambda: failure
+        yield lambda: failures.pop() if failures else None
 
     monkeypatch.setattr(trt_backend, "tree_attention_plugin", plugin)
-    made = backend(directory, replace(FACTS, attention="plugin"), memory=memory, engine=doubling(fails=True))
+    facts, engine = replace(FACTS, attention="plugin"), doubling(fails=True)
+    made = backend(directory, facts, memory=memory, engine=engine, cuda_graphs=False)
+    binding = made.open("base").bind({"x": torch.ones(1)}, {})
+    failures.append(failure)
     with pytest.raises(BackendError, match="the plugin failed in a pass of 'base': no such kernel") as raised:
-        made.open("base").bind({"x": torch.ones(1)}, {}).run()
+        binding.run()
     assert raised.value.__cause__ is failure
 
 

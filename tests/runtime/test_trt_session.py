@@ -173,16 +173,27 @@ def test_tensorrt_itself_cannot_tell_and_is_tried(opened, monkeypatch):
 
 
 def test_what_the_plugin_raised_is_the_error_and_its_cause(opened):
-    failures = [ValueError("no kernel for\n shared memory of 300000")]
+    failures: list[Exception] = []
     engine = doubling()
     session, _ = opened(engine, cuda_graphs=False, plugin_failure=lambda: failures.pop() if failures else None)
     binding = session.bind({"x": torch.ones(1)}, {})
     engine.fails = True
+    failures.append(ValueError("no kernel for\n shared memory of 300000"))
     with pytest.raises(BackendError) as raised:
         binding.run()
     assert str(raised.value) == "the plugin failed in a pass of 'base': no kernel for shared memory of 300000"
     assert isinstance(raised.value.__cause__, ValueError)
     with pytest.raises(BackendError, match=r"tensorrt_rtx refuses a pass of 'base': \[fake\] .* went wrong"):
+        binding.run()
+
+
+def test_a_failure_of_the_plugins_that_the_library_did_not_notice_is_one_all_the_same(opened):
+    failures: list[Exception] = []
+    session, _ = opened(doubling(), cuda_graphs=False, plugin_failure=lambda: failures.pop() if failures else None)
+    binding = session.bind({"x": torch.ones(1)}, {})
+    binding.run()
+    failures.append(ValueError("no kernel"))
+    with pytest.raises(BackendError, match="the plugin failed in a pass of 'base': no kernel"):
         binding.run()
 
 
