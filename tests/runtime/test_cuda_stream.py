@@ -85,6 +85,14 @@ def test_work_that_fails_in_a_capture_ends_it_and_is_what_is_raised(cuda, monkey
     assert gc.isenabled()
 
 
+def test_a_capture_that_cuda_finds_invalid_is_an_error(cuda, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: Graph(cuda, broken=True))
+    with pytest.raises(RuntimeError, match="the capture is invalid"):
+        CudaStream(torch.device("cuda", 0)).capture(lambda: None)
+    assert cuda[-1] == "end"
+    assert gc.isenabled()
+
+
 def test_to_synchronize_is_to_wait_for_both_streams(cuda):
     CudaStream(torch.device("cuda", 0)).synchronize()
     assert cuda == ["host waits for caller", "host waits for own"]
