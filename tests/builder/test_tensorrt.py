@@ -17,6 +17,7 @@ from spec_trt.builder.config import BuildConfig, TensorRtOptions
 from spec_trt.builder.cost import measure_head_cost
 from spec_trt.builder.tensorrt import child
 from spec_trt.builder.tensorrt.network_report import load_report, report_file
+from spec_trt.builder.tensorrt.settings import choose_settings
 from spec_trt.cli import main
 from spec_trt.errors import BackendError, BuildError, ConfigError, ManifestError
 from spec_trt.export.bundle import export_bundle
@@ -186,12 +187,21 @@ def test_gpus_that_the_library_does_not_build_for_are_refused(config):
         ({"prefill_chunk": 65}, "--prefill-chunk 65 is beyond --max-length 64"),
         ({"opt_nodes": 17}, "--opt-nodes 17 is beyond --max-nodes 16"),
         ({"opt_batch": 3, "max_batch": 2}, "--opt-batch 3 is beyond --max-batch 2"),
+        ({"max_batch": 10**9}, "--max-batch 1000000000 with --max-length 64 needs a cache of .* GB, more than any GPU"),
     ],
     ids=str,
 )
 def test_sizes_that_do_not_fit_are_refused(config, changes, message):
     with pytest.raises(ConfigError, match=message):
         build_engine(change(config, **changes))
+
+
+def test_timing_cache_that_cannot_be_written_is_refused_before_the_build(config, tmp_path):
+    model = load_manifest(config.bundle).model
+    for path in (tmp_path, tmp_path / "absent" / "cache"):
+        options = TensorRtOptions(timing_cache=path)
+        with pytest.raises(ConfigError, match=r"--timing-cache .* can't be written: expected a file in a directory"):
+            choose_settings(dataclasses.replace(config, backend="trt", tensorrt=options), model)
 
 
 @pytest.mark.parametrize(
