@@ -89,7 +89,9 @@ class Costs:
             )
 
     def verify_ms(self, nodes: float, *, past: float, batch: int = 1) -> float:
-        """Milliseconds of a verify pass: linear between the measured sizes and beyond them, never falling.
+        """Milliseconds of a verify pass: linear between the measured sizes, and beyond the largest.
+
+        Up to the longest past and the largest batch that were measured, a larger tree never costs less.
 
         Args:
             nodes: Of the largest tree; a mean may have a fraction.
