@@ -34,8 +34,8 @@ _OPTIONS = (
     click.option(
         "--opt-batch",
         type=_SIZE,
-        help="trt, trt-rtx: sequences of a pass to tune for; more of them, up to --max-batch, run on what was chosen for "
-        "these.  [default: 1]",
+        help="trt, trt-rtx: sequences of a pass to tune for; more, up to --max-batch, run on what was chosen for these.  "
+        "[default: 1]",
     ),
     click.option("--opt-nodes", type=_SIZE, help="trt, trt-rtx: nodes of a tree to tune for.  [default: 16]"),
     click.option("--prefill-chunk", type=_SIZE, help="trt, trt-rtx: prompt tokens per pass.  [default: 256]"),
