@@ -34,7 +34,7 @@ _OPTIONS = (
     click.option(
         "--opt-batch",
         type=_SIZE,
-        help="trt, trt-rtx: sequences of a pass to tune for; more, up to --max-batch, run on what was chosen for these.  "
+        help="trt, trt-rtx: sequences of a pass to tune for; more, up to --max-batch, run on what was chosen for it.  "
         "[default: 1]",
     ),
     click.option("--opt-nodes", type=_SIZE, help="trt, trt-rtx: nodes of a tree to tune for.  [default: 16]"),
