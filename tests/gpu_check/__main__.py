@@ -44,7 +44,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from spec_trt.errors import SpecTrtError
 from tests.gpu_check.child import run_child
 from tests.gpu_check.found import Found, skip_reason
 from tests.gpu_check.options import Files, choose_backend, files_of, parse
@@ -74,9 +73,10 @@ class Run:
         self._found, self._backend = Found(), choose_backend(None, Found())
 
     def all_parts(self) -> list[PartResult]:
-        """Look around, then run every part; the JSON is written after each."""
-        results, parts = [], list(self._options.parts)
-        looked = self._look()
+        """Look around, then run every part; the JSON is written at once, and again after each."""
+        results: list[PartResult] = []
+        self._write(results)
+        looked, parts = self._look(), list(self._options.parts)
         if looked.status != "ok":
             results.append(looked)
             parts = []
@@ -168,5 +168,5 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a part's process is ended on the way out
     try:
         sys.exit(main())
-    except SpecTrtError as error:
+    except OSError as error:  # of --work and --json
         sys.exit(f"error: {error}")
