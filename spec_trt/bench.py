@@ -13,9 +13,9 @@ from spec_trt.runtime.generation import GenerationConfig, Result
 from spec_trt.runtime.near_tie import Comparison, compare_outputs
 from spec_trt.runtime.sampling import Sampling
 
-__all__ = ["BenchConfig", "OnAnswer", "run_bench"]
+__all__ = ["WARM_UP_TOKENS", "BenchConfig", "OnAnswer", "compare_with_plain", "first_prompts", "run_bench"]
 
-_WARM_UP_TOKENS = 8
+WARM_UP_TOKENS = 8
 
 OnAnswer = Callable[[Mapping[str, Result], Mapping[str, Comparison]], object]
 
@@ -70,6 +70,12 @@ class BenchConfig:
             max_new_tokens=self.max_new_tokens,
         )
 
+    def encode(self, engine: Engine, messages: Sequence[dict[str, str]]) -> list[int]:
+        """The prompt of a conversation."""
+        if self.chat and engine.tokenizer.has_chat_template:
+            return engine.tokenizer.encode_chat(messages)
+        return engine.tokenizer.encode("\n".join(message["content"] for message in messages))
+
 
 def run_bench(
     engine: Engine,
@@ -87,44 +93,49 @@ def run_bench(
     """
     runs = {name: config.run_of(name) for name in (BASELINE, *config.methods)}
     report = BenchReport(prompts=len(records), max_new_tokens=config.max_new_tokens, sampling=config.sampling)
-    _check_prompts(engine, records, config)
-    _warm_up(engine, records[0], runs, config)
+    _warm_up(engine, first_prompts(engine, records, config)[0], runs)
     for record in records:
         for prompt, results in _answer(engine, record, runs, config):
-            comparisons = _compare(engine, prompt, results, config.sampling)
+            plain = results[BASELINE]
+            comparisons = {
+                name: compare_with_plain(engine, prompt, plain, result, config.sampling)
+                for name, result in results.items()
+            }
             for scores in _score_tables(report, record):
                 _score(scores, results, comparisons)
             on_answer(results, comparisons)
     return report
 
 
-def _compare(
-    engine: Engine, prompt: Sequence[int], results: Mapping[str, Result], sampling: Sampling
-) -> dict[str, Comparison]:
-    """Each output beside plain decoding's, where its tokens must be the same."""
-    plain = results[BASELINE].token_ids
-    return {
-        name: compare_outputs(engine, prompt, plain, result.token_ids, sampling)
-        if result.guarantee == "token for token"
-        else Comparison(verdict="not_compared")
-        for name, result in results.items()
-    }
+def compare_with_plain(
+    engine: Engine, prompt: Sequence[int], plain: Result, result: Result, sampling: Sampling
+) -> Comparison:
+    """An output beside plain decoding's, where its tokens must be the same."""
+    if result.guarantee != "token for token":
+        return Comparison(verdict="not_compared")
+    return compare_outputs(engine, prompt, plain.token_ids, result.token_ids, sampling)
 
 
-def _warm_up(engine: Engine, record: PromptRecord, runs: Mapping[str, GenerationConfig], config: BenchConfig) -> None:
+def _warm_up(engine: Engine, prompt: Sequence[int], runs: Mapping[str, GenerationConfig]) -> None:
     """Let first-use costs fall before the clock counts."""
-    prompt = _encode(engine, [{"role": "user", "content": record.turns[0]}], config)
     for run in runs.values():
-        engine.generate(prompt, replace(run, max_new_tokens=min(run.max_new_tokens, _WARM_UP_TOKENS)))
+        engine.generate(prompt, replace(run, max_new_tokens=min(run.max_new_tokens, WARM_UP_TOKENS)))
 
 
-def _check_prompts(engine: Engine, records: Sequence[PromptRecord], config: BenchConfig) -> None:
-    """Find a prompt that does not fit before the first run, not after an hour of them."""
+def first_prompts(engine: Engine, records: Sequence[PromptRecord], config: BenchConfig) -> list[list[int]]:
+    """The prompt of every record's first turn.
+
+    Raises:
+        PromptError: One does not fit: found before the first run, not after an hour of them.
+    """
+    prompts = []
     for number, record in enumerate(records, 1):
+        prompts.append(config.encode(engine, [{"role": "user", "content": record.turns[0]}]))
         try:
-            engine.check_prompt(_encode(engine, [{"role": "user", "content": record.turns[0]}], config))
+            engine.check_prompt(prompts[-1])
         except PromptError as error:
             raise PromptError(f"prompt {number} of {len(records)} ({record.turns[0][:40]!r}): {error}") from error
+    return prompts
 
 
 def _answer(
@@ -134,16 +145,10 @@ def _answer(
     messages: list[dict[str, str]] = []
     for turn in record.turns if config.all_turns else record.turns[:1]:
         messages.append({"role": "user", "content": turn})
-        prompt = _encode(engine, messages, config)
+        prompt = config.encode(engine, messages)
         results = _run_interleaved(engine, prompt, runs, config.repeats)
         yield prompt, results
         messages.append({"role": "assistant", "content": results[BASELINE].text})
-
-
-def _encode(engine: Engine, messages: Sequence[dict[str, str]], config: BenchConfig) -> list[int]:
-    if config.chat and engine.tokenizer.has_chat_template:
-        return engine.tokenizer.encode_chat(messages)
-    return engine.tokenizer.encode("\n".join(message["content"] for message in messages))
 
 
 def _run_interleaved(

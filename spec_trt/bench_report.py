@@ -12,7 +12,7 @@ from spec_trt.runtime.sampling import Sampling
 from spec_trt.runtime.stats import Stats
 from spec_trt.table import format_table
 
-__all__ = ["BASELINE", "BenchReport", "MethodScore"]
+__all__ = ["BASELINE", "BenchReport", "MethodScore", "identical_words"]
 
 BASELINE = "autoregressive"
 
@@ -141,11 +141,12 @@ def _row(name: str, figures: Mapping[str, Any]) -> list[str]:
         f"{figures['accept_length']:.2f}",
         f"{figures['nodes_per_pass']:.1f}",
         *(f"{figures[f'{phase}_ms']:.2f}" for phase in ("draft", "verify", "other")),
-        _identical(figures),
+        identical_words(figures),
     ]
 
 
-def _identical(figures: Mapping[str, Any]) -> str:
+def identical_words(figures: Mapping[str, Any]) -> str:
+    """The last cell of a row: whether a method's outputs were plain decoding's, by its `to_json`."""
     if figures["identical"] is None:
         return "in law" if figures["guarantee"] == "in law" else "NOT LOSSLESS"
     if not figures["identical"]:

@@ -105,7 +105,18 @@ def test_generate_json_holds_the_result(run, text_engine):
     assert code == 0
     assert set(result) == {"text", "token_ids", "finish_reason", "guarantee", "stats"}
     assert result["finish_reason"] in {"length", "eos"}
-    assert {"tokens_per_s", "accept_length", "passes"} <= set(result["stats"])
+    assert {"tokens_per_s", "accept_length", "passes", "inter_token_latency_ms"} <= set(result["stats"])
+    assert result["stats"]["time_to_first_token_ms"] > 0
+
+
+def test_log_probs_are_part_of_the_json(run, text_engine):
+    args = ("generate", text_engine, "--prompt", "hello", "--max-new-tokens", 9, "--log-probs")
+    code, out, _ = run(*args, "--json")
+    result = json.loads(out)
+    assert code == 0
+    assert len(result["log_probs"]) == len(result["token_ids"]) > 0
+    assert all(number < 0 for number in result["log_probs"])
+    fails(run(*args), "--log-probs are part of the JSON object", "add it")
 
 
 def test_generate_samples_by_seed(run, text_engine):
@@ -205,6 +216,25 @@ def test_bench_prints_tables_and_json(run, text_engine, prompts):
     assert report["methods"]["ngram"]["nodes_per_pass"] <= 4
     code, out, _ = run("bench", text_engine, "--prompts", prompts, "--limit", 1, "--max-new-tokens", 4, "--json")
     assert list(json.loads(out)["methods"]) == Engine.load(text_engine).methods
+
+
+def test_bench_with_requests_in_flight(run, text_engine, prompts):
+    args = ("bench", text_engine, "--prompts", prompts, "--methods", "ngram", "--max-new-tokens", 8, "--batch")
+    code, out, err = run(*args, "1,2")
+    assert code == 0
+    assert out.startswith("2 prompts       in flight")
+    assert "8/8" in err
+    assert "NO" not in out
+    code, out, _ = run(*args, 2, "--json", "--repeats", 3)
+    report = json.loads(out)
+    assert {name: list(by_batch) for name, by_batch in report["methods"].items()} == {
+        "autoregressive": ["1", "2"],
+        "ngram": ["2"],
+    }
+    fails(run(*args, "many"), "--batch takes numbers like 1,4,16, found 'many'")
+    fails(run(*args, "0"), "a batch must be at least 1")
+    fails(run(*args, "1,3"), "3 requests in flight need as many prompts, found 2")
+    fails(run(*args, "2", "--turns", "all"), "first turns")
 
 
 def test_bench_refuses_bad_input_in_one_line(run, text_engine, prompts, tmp_path):

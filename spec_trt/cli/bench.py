@@ -11,6 +11,11 @@ from spec_trt.cli.options import MethodCommand, engine_argument, parse_options, 
 from spec_trt.errors import ConfigError
 
 if TYPE_CHECKING:
+    from spec_trt.batch_bench_report import BatchReport
+    from spec_trt.bench import BenchConfig
+    from spec_trt.bench_report import BenchReport
+    from spec_trt.prompts import PromptRecord
+    from spec_trt.runtime.engine import Engine
     from spec_trt.runtime.sampling import Sampling
 
 __all__ = ["command"]
@@ -38,6 +43,11 @@ __all__ = ["command"]
     show_default=True,
     help="Turns to answer.",
 )
+@click.option(
+    "--batch",
+    metavar="N,N,...",
+    help="Measure throughput with so many requests in flight, instead of one prompt after another.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 @runtime_options
 def command(
@@ -52,6 +62,7 @@ def command(
     sampling: "Sampling",
     raw: bool,
     turns: str,
+    batch: str | None,
     as_json: bool,
     threads: int | None,
     device: str | None,
@@ -64,13 +75,16 @@ def command(
     (prefill excluded) to plain decoding's, with the range over the prompts; `identical` says whether every
     output equalled plain decoding's, near ties counted apart; when sampling, plain sampling's with the same seed.
     Drawn drafts, whose outputs have only the law in common with it, and typical acceptance are said to be so there.
-    """
-    from tqdm import tqdm
 
-    from spec_trt.bench import BenchConfig, run_bench
+    With `--batch` all prompts are asked with so many requests in flight. Tokens per second then are those of all
+    requests on the clock (the reading of prompts excluded), speedup is over plain decoding one at a time, and token
+    and first token ms are medians of what a request waits for a token and for its first one.
+    """
+    from spec_trt.bench import BenchConfig
     from spec_trt.prompts import load_prompts
     from spec_trt.runtime.engine import Engine
 
+    batches = None if batch is None else _batches(batch)
     records = load_prompts(prompts, limit=limit, per_category=per_category)
     loaded = Engine.load(engine, device=device, threads=threads, verify=verify, cuda_graphs=cuda_graphs)
     chosen = loaded.methods if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
@@ -82,10 +96,38 @@ def command(
         chat=not raw,
         all_turns=turns == "all",
     )
-    turns_asked = sum(len(record.turns) if config.all_turns else 1 for record in records)
-    with tqdm(total=turns_asked, unit="prompt") as bar:
-        report = run_bench(loaded, records, config, on_answer=lambda _results, _comparisons: bar.update())
+    report = _run(loaded, records, config) if batches is None else _run_batches(loaded, records, config, batches)
     click.echo(json.dumps(report.to_json()) if as_json else report.to_text())
+
+
+def _run(engine: "Engine", records: "Sequence[PromptRecord]", config: "BenchConfig") -> "BenchReport":
+    from tqdm import tqdm
+
+    from spec_trt.bench import run_bench
+
+    turns = sum(len(record.turns) if config.all_turns else 1 for record in records)
+    with tqdm(total=turns, unit="prompt") as bar:
+        return run_bench(engine, records, config, on_answer=lambda _results, _comparisons: bar.update())
+
+
+def _run_batches(
+    engine: "Engine", records: "Sequence[PromptRecord]", config: "BenchConfig", batches: Sequence[int]
+) -> "BatchReport":
+    from tqdm import tqdm
+
+    from spec_trt.batch_bench import check_batches, planned_answers, run_batch_bench
+
+    check_batches(batches, records, config)
+    with tqdm(total=planned_answers(batches, len(records), config), unit="answer") as bar:
+        return run_batch_bench(engine, records, config, batches, on_answer=bar.update)
+
+
+def _batches(given: str) -> list[int]:
+    """The numbers of requests in flight, from `1,4,16`."""
+    try:
+        return [int(number) for number in given.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"--batch takes numbers like 1,4,16, found {given!r}: give such") from error
 
 
 def _with_options(methods: Sequence[str], assignments: tuple[str, ...]) -> dict[str, dict[str, Any]]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from spec_trt.cli.options import MethodCommand, engine_argument, parse_options, runtime_options, sampling_options
+from spec_trt.errors import ConfigError
 
 if TYPE_CHECKING:
     from spec_trt.runtime.generation import Generation, Result
@@ -26,6 +27,7 @@ __all__ = ["command"]
 @click.option("--stop", multiple=True, help="Text that ends the generation and is cut off; repeatable.")
 @sampling_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of streaming text.")
+@click.option("--log-probs", is_flag=True, help="Have the model's log-probability of each token in it; with --json.")
 @runtime_options
 def command(
     engine: Path,
@@ -37,6 +39,7 @@ def command(
     stop: tuple[str, ...],
     sampling: "Sampling",
     as_json: bool,
+    log_probs: bool,
     threads: int | None,
     device: str | None,
     cuda_graphs: bool,
@@ -50,12 +53,15 @@ def command(
     from spec_trt.runtime.generation import GenerationConfig
     from spec_trt.runtime.head_warning import head_warning
 
+    if log_probs and not as_json:
+        raise ConfigError("--log-probs are part of the JSON object, found no --json: add it")
     config = GenerationConfig(
         method=method,
         options=parse_options(options),
         sampling=sampling,
         max_new_tokens=max_new_tokens,
         stop=list(stop),
+        log_probs=log_probs,
     )
     loaded = Engine.load(engine, device=device, threads=threads, verify=verify, cuda_graphs=cuda_graphs)
     text = sys.stdin.read() if prompt == "-" else prompt
@@ -80,9 +86,11 @@ def _print_pieces(generation: "Generation") -> None:
 
 
 def _report(result: "Result") -> dict[str, object]:
+    log_probs = {} if result.log_probs is None else {"log_probs": result.log_probs}
     return {
         "text": result.text,
         "token_ids": result.token_ids,
+        **log_probs,
         "finish_reason": result.finish_reason,
         "guarantee": result.guarantee,
         "stats": result.stats.to_json(),

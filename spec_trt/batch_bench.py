@@ -1,0 +1,142 @@
+"""Throughput: methods side by side at several numbers of requests in flight."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+
+from spec_trt.batch_bench_report import BatchReport, BatchRound
+from spec_trt.bench import WARM_UP_TOKENS, BenchConfig, compare_with_plain, first_prompts
+from spec_trt.bench_report import BASELINE
+from spec_trt.errors import ConfigError
+from spec_trt.prompts import PromptRecord
+from spec_trt.runtime.engine import Engine
+from spec_trt.runtime.generation import GenerationConfig, Result
+from spec_trt.runtime.scheduler import Scheduler, SchedulerConfig
+from spec_trt.runtime.stats import Stats
+
+__all__ = ["check_batches", "planned_answers", "run_batch_bench"]
+
+Run = tuple[str, int]
+"""A method, and how many requests are in flight."""
+
+
+def check_batches(batches: Sequence[int], records: Sequence[PromptRecord], config: BenchConfig) -> None:
+    """Refuse what can't be run.
+
+    Raises:
+        ConfigError: A batch is not at least 1, there are too few prompts for one, or later turns are asked for.
+    """
+    if not batches or min(batches) < 1:
+        raise ConfigError(f"a batch must be at least 1, found {', '.join(map(str, batches)) or 'none'}: give others")
+    if max(batches) > len(records):
+        raise ConfigError(
+            f"{max(batches)} requests in flight need as many prompts, found {len(records)}: add prompts, or ask for "
+            "a smaller batch"
+        )
+    if config.all_turns:
+        raise ConfigError("requests in flight are first turns, found all turns asked for: leave out one of the two")
+
+
+def planned_answers(batches: Sequence[int], prompts: int, config: BenchConfig) -> int:
+    """How many answers `run_batch_bench` gives."""
+    return len(_plan(batches, config)) * prompts * config.repeats
+
+
+def run_batch_bench(
+    engine: Engine,
+    records: Sequence[PromptRecord],
+    config: BenchConfig,
+    batches: Sequence[int],
+    on_answer: Callable[[], object] = lambda: None,
+) -> BatchReport:
+    """Run every method on all prompts at each number of requests in flight.
+
+    Every output is compared with plain decoding's one at a time, which always runs.
+
+    Args:
+        engine: The engine; idle.
+        records: The prompts, of which first turns are asked; no fewer than the largest batch.
+        config: What to run.
+        batches: The numbers of requests in flight.
+        on_answer: Called after each answer.
+
+    Raises:
+        ConfigError: See `check_batches`, or the engine was built for smaller batches.
+        PromptError: A prompt does not fit.
+    """
+    check_batches(batches, records, config)
+    if max(batches) > engine.max_batch:
+        raise ConfigError(
+            f"the engine runs {engine.max_batch} sequences at once, found a batch of {max(batches)}: ask for a "
+            "smaller one, or build it again with a larger --max-batch"
+        )
+    prompts = first_prompts(engine, records, config)
+    plan = _plan(batches, config)
+    for method, batch in plan:
+        _warm_up(engine, prompts, config.run_of(method), batch)
+    rounds = [
+        {(method, batch): _serve(engine, prompts, config.run_of(method), batch, on_answer) for method, batch in plan}
+        for _ in range(config.repeats)
+    ]
+    return _report(engine, prompts, config, rounds)
+
+
+def _plan(batches: Sequence[int], config: BenchConfig) -> list[Run]:
+    """Plain decoding one at a time, then every method at every batch."""
+    methods = (BASELINE, *config.methods)
+    return list(dict.fromkeys([(BASELINE, 1), *((method, batch) for method in methods for batch in batches)]))
+
+
+def _warm_up(engine: Engine, prompts: Sequence[list[int]], run: GenerationConfig, batch: int) -> None:
+    """Let first-use costs fall before the clock counts."""
+    _serve(engine, prompts[:batch], replace(run, max_new_tokens=min(run.max_new_tokens, WARM_UP_TOKENS)), batch)
+
+
+def _serve(
+    engine: Engine,
+    prompts: Sequence[list[int]],
+    run: GenerationConfig,
+    batch: int,
+    on_answer: Callable[[], object] = lambda: None,
+) -> tuple[float, list[Result]]:
+    """Answer all prompts with so many in flight, the next one as soon as one has ended.
+
+    Returns:
+        The seconds it took, and the results.
+    """
+    # As nothing is taken over of earlier texts, a run does not depend on those before it.
+    serving = SchedulerConfig(slots=batch, queue=batch, reuse_prefixes=False)
+    with ThreadPoolExecutor(batch) as clients, Scheduler(engine, serving):
+        began = time.perf_counter()
+        results = []
+        for result in clients.map(partial(engine.generate, config=run), prompts):
+            results.append(result)
+            on_answer()
+        return time.perf_counter() - began, results
+
+
+def _report(
+    engine: Engine,
+    prompts: Sequence[list[int]],
+    config: BenchConfig,
+    rounds: Sequence[Mapping[Run, tuple[float, list[Result]]]],
+) -> BatchReport:
+    report = BatchReport(prompts=len(prompts), max_new_tokens=config.max_new_tokens, sampling=config.sampling)
+    plain = rounds[0][BASELINE, 1][1]
+    for method, batch, seconds, results in _flat(rounds):
+        score = report.score(method, batch)
+        score.rounds.append(BatchRound(seconds=seconds, stats=sum((result.stats for result in results), Stats())))
+        for prompt, expected, found in zip(prompts, plain, results, strict=True):
+            comparison = compare_with_plain(engine, prompt, expected, found, config.sampling)
+            score.compare(found.guarantee, comparison)
+    return report
+
+
+def _flat(
+    rounds: Sequence[Mapping[Run, tuple[float, list[Result]]]],
+) -> Iterator[tuple[str, int, float, list[Result]]]:
+    for runs in rounds:
+        for (method, batch), (seconds, results) in runs.items():
+            yield method, batch, seconds, results
