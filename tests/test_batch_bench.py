@@ -11,6 +11,7 @@ from spec_trt.prompts import PromptRecord
 from spec_trt.runtime.engine import Engine
 from spec_trt.runtime.generation import GenerationConfig
 from spec_trt.runtime.sampling import Sampling
+from spec_trt.runtime.scheduler import Scheduler
 from spec_trt.runtime.stats import Stats
 from tests.runtime.fake_engine import fake_engine, save_byte_tokenizer
 from tests.runtime.fakes import FakeTarget
@@ -45,7 +46,7 @@ def config(**options):
 
 
 def test_scores_every_method_at_every_batch_beside_one_at_a_time(engine):
-    answers = []
+    answers: list[None] = []
     report = run_batch_bench(engine, RECORDS, config(repeats=3), [2, 4], on_answer=lambda: answers.append(None))
     figures = json.loads(json.dumps(report.to_json()))["methods"]
     assert {name: list(by_batch) for name, by_batch in figures.items()} == {
@@ -57,7 +58,7 @@ def test_scores_every_method_at_every_batch_beside_one_at_a_time(engine):
     for score in [score for by_batch in figures.values() for score in by_batch.values()]:
         assert set(score) == KEYS
         assert (score["identical"], score["near_ties"], score["outputs"]) == (True, 0, 15)
-        assert 0 < score["tokens_per_s"]
+        assert score["tokens_per_s"] > 0
         assert 0 < score["prefill_seconds"] < score["seconds"]
         assert 0 < score["time_to_first_token_ms"] < 1e3 * score["seconds"]
     assert figures["autoregressive"]["1"]["speedup"] == 1
@@ -67,9 +68,8 @@ def test_scores_every_method_at_every_batch_beside_one_at_a_time(engine):
 
 def test_so_many_requests_are_in_flight(engine, monkeypatch):
     settings, most = [], []
-    real = batch_bench.Scheduler
 
-    class Watched(real):
+    class Watched(Scheduler):
         def __init__(self, engine, config):
             settings.append(config)
             most.append(0)
