@@ -113,20 +113,23 @@ def _load(path: Path) -> ir.Model:
         raise BuildError(
             f"{path} can't be read as ONNX: {str(error).splitlines()[0]}; export the bundle again"
         ) from error
-    _refuse_hard_links(model)
+    _keep_to_bundle(model, path)
     return model
 
 
-def _refuse_hard_links(model: ir.Model) -> None:
-    """Say before a pass reads weights what the reader would say then: it takes a file of two names for an attack."""
-    weights = [value.const_value for value in model.graph.initializers.values()]
-    paths = {Path(tensor.path) for tensor in weights if isinstance(tensor, ir.ExternalTensor)}
-    for path in sorted(paths):
-        if path.exists() and path.stat().st_nlink > 1:
-            raise BuildError(
-                f"{path} is a hard link to a file with other names, expected a file of its own: "
-                "copy the bundle with `cp -r`, not `cp -l`"
-            )
+def _keep_to_bundle(model: ir.Model, path: Path) -> None:
+    """Have the weights read from files of the bundle alone, of which there may be hard links: onnx-ir takes none."""
+    directory = path.parent.resolve()
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if not isinstance(tensor, ir.ExternalTensor):
+            continue
+        file = Path(tensor.path).resolve()
+        if not file.is_relative_to(directory):
+            raise BuildError(f"{path} has weights outside of its bundle, in {file}: export the bundle again")
+        value.const_value = ir.ExternalTensor(
+            file, tensor.offset, tensor.length, tensor.dtype, shape=tensor.shape, name=tensor.name or ""
+        )
 
 
 def _raised(tensors: list[TensorFacts]) -> list[TensorFacts]:
