@@ -17,7 +17,7 @@ def test_first_error_is_the_reason_and_all_is_kept(tmp_path):
     say(log, logging.ERROR, "[E] no tactic\n    in layer 3")
     say(log, logging.WARNING, "[W] late")
     say(log, logging.ERROR, "[E] no engine")
-    assert log.reason == "no tactic in layer 3"
+    assert log.reason == log.reason_and_cause == "no tactic in layer 3"
     said = "[W] careful\n[V] going on\n[E] no tactic\n    in layer 3\n[W] late\n[E] no engine\n"
     assert (tmp_path / "log").read_text() == said
     log.close()
@@ -27,7 +27,8 @@ def test_warning_right_before_an_error_belongs_to_it(tmp_path):
     log = LibraryLog(tmp_path / "log")
     say(log, logging.WARNING, "[W] beyond the\n  workspace limit")
     say(log, logging.ERROR, "[E] no tactic")
-    assert log.reason == "no tactic (warned before: beyond the workspace limit)"
+    assert log.reason == "no tactic"
+    assert log.reason_and_cause == "no tactic (warned before: beyond the workspace limit)"
     log.close()
 
 

@@ -21,19 +21,24 @@ class LibraryLog(logging.Handler):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._file = path.open("a", encoding="utf-8", buffering=1)
-        self._reason, self._warned = "", ""
+        self._reason, self._cause, self._warned = "", "", ""
 
     @property
     def reason(self) -> str:
-        """The first error in one line, and the warning that came right before it: errors after it follow from it."""
+        """The first error in one line: errors after it follow from it."""
         return self._reason or _NO_REASON
+
+    @property
+    def reason_and_cause(self) -> str:
+        """The same, with the warning right before it: a compiler's error is that nothing was left to try."""
+        return f"{self.reason} (warned before: {self._cause})" if self._cause else self.reason
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take one message."""
         text = record.getMessage()
         self._file.write(text + "\n")
         if record.levelno == logging.ERROR and not self._reason:
-            self._reason = _one_line(text) + (f" (warned before: {self._warned})" if self._warned else "")
+            self._reason, self._cause = _one_line(text), self._warned
         self._warned = _one_line(text) if record.levelno == logging.WARNING else ""
 
     def close(self) -> None:

@@ -63,7 +63,9 @@ class PlanBuilder:
                 save_timing_cache=None if cache is None else str(cache),
             )
         except PolygraphyException as error:
-            raise BuildError(f"{self._library.__name__} can't build the graph {name!r}: {log.reason}") from error
+            raise BuildError(
+                f"{self._library.__name__} can't build the graph {name!r}: {log.reason_and_cause}"
+            ) from error
 
     def _config(self, builder: Any, network: Any, profiles: Profiles, monitor: Any) -> Any:  # noqa: ANN401 - the library has no types
         """The library's settings: float32 means float32, not TF32, and the inspector can tell all of every layer.
