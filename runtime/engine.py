@@ -16,7 +16,7 @@ from spec_trt.errors import BusyError, ClosedError, ConfigError, ManifestError, 
 from spec_trt.manifest import Manifest, load_manifest
 from spec_trt.runtime.accept import GreedyAcceptance
 from spec_trt.runtime.acceptance_rule import acceptance_rule
-from spec_trt.runtime.backend import open_backend
+from spec_trt.runtime.backend import Backend, open_backend
 from spec_trt.runtime.detokenizer import Detokenizer
 from spec_trt.runtime.drafters import METHODS, NO_HEADS, available_methods, make_drafter
 from spec_trt.runtime.drafters.autoregressive import AutoregressiveDrafter
@@ -95,6 +95,11 @@ class Engine:
         directory = Path(path)
         manifest = load_manifest(directory, verify=verify)
         backend = open_backend(directory, manifest, device=device, threads=threads, cuda_graphs=cuda_graphs)
+        return cls.on_backend(directory, manifest, backend)
+
+    @classmethod
+    def on_backend(cls, directory: Path, manifest: Manifest, backend: Backend) -> "Engine":
+        """Open an engine's graphs on a back end: for those who bring one of their own; see `load`."""
         base, fixed = backend.open(names.BASE), backend.fixed_shapes(names.BASE)
 
         def new_target(batch: int, cache_bytes: int | None) -> Target:

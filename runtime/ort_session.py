@@ -31,14 +31,19 @@ class OrtSession:
         path: The ONNX file.
         device: `cpu`, or `cuda` with the CUDA execution provider installed.
         threads: Threads inside one operator; ONNX Runtime's choice (the cores) when None.
+        profile_prefix: Where ONNX Runtime's profile goes, when one is wanted; see `end_profiling`.
 
     Raises:
         BackendError: ONNX Runtime is not installed, has no provider for the device, or refuses the file.
     """
 
-    def __init__(self, path: Path, *, device: str = "cpu", threads: int | None = None) -> None:
+    def __init__(
+        self, path: Path, *, device: str = "cpu", threads: int | None = None, profile_prefix: Path | None = None
+    ) -> None:
         self.device = torch.device(device)
-        self._session = open_session(path, providers=_PROVIDERS[self.device.type], threads=threads)
+        self._session = open_session(
+            path, providers=_PROVIDERS[self.device.type], threads=threads, profile_prefix=profile_prefix
+        )
         self._inputs = {item.name for item in self._session.get_inputs()}
         self._outputs = {item.name for item in self._session.get_outputs()}
 
@@ -48,6 +53,10 @@ class OrtSession:
         if unknown:
             raise BackendError(f"the graph's interface differs at {', '.join(unknown)}: export and build it again")
         return OrtBinding(self._session, inputs, outputs)
+
+    def end_profiling(self) -> Path:
+        """Write the profile of all runs so far, and say where it is."""
+        return Path(self._session.end_profiling())
 
 
 class OrtBinding:

@@ -43,7 +43,11 @@ class Stats:
 
     def time(self, phase: Phase) -> "_Timer":
         """Add the duration of a `with` block to a phase."""
-        return _Timer(self.seconds, phase)
+        return _Timer(self, phase)
+
+    def add_span(self, phase: Phase, started: float, ended: float) -> None:
+        """Add the time between two readings of `time.perf_counter` to a phase; for who wants to know when it was."""
+        self.seconds[phase] += ended - started
 
     def record_pass(self, *, nodes: int, accepted: int) -> None:
         """Count one verify pass over `nodes` nodes that accepted `accepted` drafted tokens."""
@@ -142,24 +146,24 @@ def shared_time(several: Sequence[Stats], phase: Phase) -> Iterator[None]:
     """Add the duration of a `with` block, once done, to a phase of several sequences."""
     started = time.perf_counter()
     yield
-    elapsed = time.perf_counter() - started
+    ended = time.perf_counter()
     for stats in several:
-        stats.seconds[phase] += elapsed
+        stats.add_span(phase, started, ended)
 
 
 class _Timer:
     """The `with` block of `Stats.time`: a plain class, as several begin and end with every pass."""
 
-    __slots__ = ("_phase", "_seconds", "_started")
+    __slots__ = ("_phase", "_started", "_stats")
 
-    def __init__(self, seconds: dict[Phase, float], phase: Phase) -> None:
-        self._seconds, self._phase, self._started = seconds, phase, 0.0
+    def __init__(self, stats: Stats, phase: Phase) -> None:
+        self._stats, self._phase, self._started = stats, phase, 0.0
 
     def __enter__(self) -> None:
         self._started = time.perf_counter()
 
     def __exit__(self, *_exception: object) -> None:
-        self._seconds[self._phase] += time.perf_counter() - self._started
+        self._stats.add_span(self._phase, self._started, time.perf_counter())
 
 
 _PHASES: tuple[Phase, ...] = ("prefill", "draft", "verify", "accept", "commit", "emit")
