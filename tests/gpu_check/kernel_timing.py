@@ -142,9 +142,11 @@ def _time_case(case: Case, *, with_flex: bool) -> dict[str, Any]:
     count, device = sets_needed(case.nbytes, cache), torch.device("cuda")
     sets = [CaseOperands(case, seed, device, dtype) for seed in range(count)]
     figures: dict[str, Any] = {"kernel_ms": graph_ms([operands.run_kernel for operands in sets])}
-    figures["sdpa_ms"] = _peer_ms([operands.run_sdpa for operands in sets])
-    figures["sdpa_repeated_ms"] = _peer_ms([partial(operands.run_sdpa, *operands.repeated()) for operands in sets])
-    figures["flex_ms"] = _peer_ms(_flex_works(sets)) if with_flex else None
+    figures["sdpa_ms"] = peer_ms(lambda: [operands.run_sdpa for operands in sets])
+    figures["sdpa_repeated_ms"] = peer_ms(
+        lambda: [partial(operands.run_sdpa, *operands.repeated()) for operands in sets]
+    )
+    figures["flex_ms"] = peer_ms(lambda: _flex_works(sets)) if with_flex else None
     return figures
 
 
@@ -161,9 +163,10 @@ def _flex_works(sets: Sequence[CaseOperands]) -> list[Callable[[], object]]:
     return [partial(run, operands) for operands in sets]
 
 
-def _peer_ms(works: Sequence[Callable[[], object]]) -> float | None:
-    """A peer's time; None where it can't run this at all."""
+def peer_ms(works: Callable[[], Sequence[Callable[[], object]]]) -> float | None:
+    """A peer's time; None where it can't run this at all, or its operands, larger than the kernel's, have no room."""
     try:
-        return graph_ms(works) if works else None
+        made = works()
+        return graph_ms(made) if made else None
     except (RuntimeError, ValueError):
         return None

@@ -30,6 +30,16 @@ from tests.torch_session import TorchModel, fixed_shapes
 CPU = torch.device("cpu")
 
 
+def test_a_peer_without_room_or_kernel_has_no_time(monkeypatch):
+    def no_room():
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(kernel_timing, "graph_ms", len)
+    assert kernel_timing.peer_ms(no_room) is None
+    assert kernel_timing.peer_ms(list) is None
+    assert kernel_timing.peer_ms(lambda: [print, print]) == 2
+
+
 def on_the_host(*tensors, **given):
     """The op's definition, as the kernel is called."""
     operands: dict[str, Any] = dict(zip(INPUTS, tensors, strict=False)) | given
