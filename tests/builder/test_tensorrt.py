@@ -196,6 +196,33 @@ def test_sizes_that_do_not_fit_are_refused(config, changes, message):
         build_engine(change(config, **changes))
 
 
+@pytest.mark.parametrize(
+    ("facts", "changes", "message"),
+    [
+        (
+            {"dtype": "bf16"},
+            {"compute_capabilities": ("7.5", "8.9")},
+            r"bf16 needs .* 8\.0 or later, found 7\.5: export",
+        ),
+        ({"dtype": "bf16"}, {"compute_capabilities": ("7.5",), "attention": "native"}, r"bf16 needs .*, found 7\.5"),
+        (
+            {"head_dim": 12},
+            {},
+            r"head_dim that is a multiple of 8 up to 256, found 12: build with `--attention native`",
+        ),
+    ],
+    ids=str,
+)
+def test_what_gpu_or_kernel_lack_is_refused_before_the_build(config, facts, changes, message):
+    path = config.bundle / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["model"] |= facts
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(BackendError, match=message):
+        build_engine(change(config, **changes))
+    assert sorted(path.name for path in config.out.parent.iterdir()) == ["bundle"]
+
+
 def test_timing_cache_that_cannot_be_written_is_refused_before_the_build(config, tmp_path):
     model = load_manifest(config.bundle).model
     for path in (tmp_path, tmp_path / "absent" / "cache"):

@@ -100,7 +100,7 @@ def skip_reason(part: str, found: Found, *, backend: str | None, dtype: str, pre
         return "no GPU (PyTorch finds none)"
     if part in ("kernels", "torch", "timing") and "triton" not in found.versions:
         return "Triton is not installed"
-    if part in ("torch", "plugin", "peer") and dtype == "bf16" and not found.has_bf16:
+    if part in ("torch", "plugin", "native", "peer") and dtype == "bf16" and not found.has_bf16:
         return f"bf16 needs compute capability 8.0, found {found.capability}: choose --dtype fp16"
     if part == "ort" and CUDA_PROVIDER not in found.providers:
         return "ONNX Runtime has no CUDA here (pip install 'spec-trt[gpu]')"

@@ -56,7 +56,7 @@ OLD = changed(capability="7.5")
         ("prepare", MACHINE, {"prepared": False, "backend": None}, "nothing here would need the files"),
         ("ort", MACHINE, {}, "ONNX Runtime has no CUDA here"),
         ("torch", OLD, {"dtype": "bf16"}, "bf16 needs compute capability 8.0, found 7.5: choose --dtype fp16"),
-        ("plugin", OLD, {"dtype": "bf16"}, "bf16 needs compute capability 8.0"),
+        ("native", OLD, {"dtype": "bf16"}, "bf16 needs compute capability 8.0"),
     ],
 )
 def test_a_part_is_skipped_by_what_it_lacks(part, found, given, expected):

@@ -27,6 +27,7 @@ from spec_trt.tensorrt import tensorrt_version
 __all__ = ["TensorRtBackend"]
 
 _LOG = "build.log"
+_FIRST_WITH_BF16 = 8.0  # compute capability
 
 
 class TensorRtBackend:
@@ -55,6 +56,7 @@ class TensorRtBackend:
         if find_spec("polygraphy") is None:
             raise BackendError(f"Polygraphy is not installed: `pip install 'spec-trt[{self._backend}]'`")
         config, settings = self._job.config, self._settings
+        self._refuse_types_that_gpus_lack()
         if settings.attention == "plugin":
             self._refuse_what_the_plugin_lacks()
         return EngineFacts(
@@ -75,6 +77,14 @@ class TensorRtBackend:
                 profiles=self._profiles,
             ),
         )
+
+    def _refuse_types_that_gpus_lack(self) -> None:
+        old = [target for target in self._target.compute_capabilities if float(target) < _FIRST_WITH_BF16]
+        if old and self._job.bundle.model.dtype == "bf16":
+            raise BackendError(
+                f"bf16 needs compute capability {_FIRST_WITH_BF16} or later, found {', '.join(old)}: "
+                "export with `--dtype fp16`"
+            )
 
     def _refuse_what_the_plugin_lacks(self) -> None:
         """Say so before a build does: heads of a size, or a type on a GPU, that the kernels don't have."""
