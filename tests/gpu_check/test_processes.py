@@ -118,7 +118,7 @@ def test_all_parts_together_take_no_more_than_there_is():
     left, seconds = list(PARTS), 450.0
     while left:
         taken = share(left[0], left, seconds)
-        assert taken > 20
+        assert taken > 15
         seconds -= taken
         left.pop(0)
     assert seconds == pytest.approx(0)
