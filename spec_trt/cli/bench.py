@@ -3,12 +3,18 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from spec_trt.cli.options import MethodCommand, engine_argument, parse_options, runtime_options, sampling_options
-from spec_trt.errors import ConfigError
+from spec_trt.cli.options import (
+    MethodCommand,
+    engine_argument,
+    methods_with_options,
+    read_numbers,
+    runtime_options,
+    sampling_options,
+)
 
 if TYPE_CHECKING:
     from spec_trt.batch_bench_report import BatchReport
@@ -45,7 +51,9 @@ __all__ = ["command"]
 )
 @click.option(
     "--batch",
+    "batches",
     metavar="N,N,...",
+    callback=read_numbers,
     help="Measure throughput with so many requests in flight, instead of one prompt after another.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
@@ -62,7 +70,7 @@ def command(
     sampling: "Sampling",
     raw: bool,
     turns: str,
-    batch: str | None,
+    batches: tuple[int, ...] | None,
     as_json: bool,
     threads: int | None,
     device: str | None,
@@ -84,12 +92,11 @@ def command(
     from spec_trt.prompts import load_prompts
     from spec_trt.runtime.engine import Engine
 
-    batches = None if batch is None else _batches(batch)
     records = load_prompts(prompts, limit=limit, per_category=per_category)
     loaded = Engine.load(engine, device=device, threads=threads, verify=verify, cuda_graphs=cuda_graphs)
     chosen = loaded.methods if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
     config = BenchConfig(
-        methods=_with_options(chosen, options),
+        methods=methods_with_options(chosen, options),
         max_new_tokens=max_new_tokens,
         repeats=repeats,
         sampling=sampling,
@@ -120,24 +127,3 @@ def _run_batches(
     check_batches(batches, records, config)
     with tqdm(total=planned_answers(batches, len(records), config), unit="answer") as bar:
         return run_batch_bench(engine, records, config, batches, on_answer=bar.update)
-
-
-def _batches(given: str) -> list[int]:
-    """The numbers of requests in flight, from `1,4,16`."""
-    try:
-        return [int(number) for number in given.split(",")]
-    except ValueError as error:
-        raise ConfigError(f"--batch takes numbers like 1,4,16, found {given!r}: give such") from error
-
-
-def _with_options(methods: Sequence[str], assignments: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    """Each method's own options, from METHOD.NAME=VALUE."""
-    by_method: dict[str, dict[str, Any]] = {name: {} for name in methods}
-    for key, value in parse_options(assignments).items():
-        method, separator, name = key.partition(".")
-        if not separator or method not in by_method:
-            raise ConfigError(
-                f"-o needs METHOD.NAME=VALUE with one of the methods {', '.join(by_method)}, found {key!r}"
-            )
-        by_method[method][name] = value
-    return by_method

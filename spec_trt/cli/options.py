@@ -12,7 +12,15 @@ import click
 from spec_trt.errors import ConfigError
 from spec_trt.runtime.sampling import AcceptanceName, Sampling
 
-__all__ = ["MethodCommand", "engine_argument", "parse_options", "runtime_options", "sampling_options"]
+__all__ = [
+    "MethodCommand",
+    "engine_argument",
+    "methods_with_options",
+    "parse_options",
+    "read_numbers",
+    "runtime_options",
+    "sampling_options",
+]
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -106,3 +114,34 @@ def parse_options(assignments: Iterable[str]) -> dict[str, Any]:
         except ValueError:
             options[name.strip()] = value
     return options
+
+
+def methods_with_options(methods: Iterable[str], assignments: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Each method's own options, from METHOD.NAME=VALUE.
+
+    Raises:
+        ConfigError: One is of another form, or of none of the methods.
+    """
+    by_method: dict[str, dict[str, Any]] = {name: {} for name in methods}
+    for key, value in parse_options(assignments).items():
+        method, separator, name = key.partition(".")
+        if not separator or method not in by_method:
+            raise ConfigError(
+                f"-o needs METHOD.NAME=VALUE with one of the methods {', '.join(by_method)}, found {key!r}"
+            )
+        by_method[method][name] = value
+    return by_method
+
+
+def read_numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...] | None:
+    """Read an option's numbers, with commas between; None where it is not given.
+
+    Raises:
+        ConfigError: They are no such numbers.
+    """
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise ConfigError(f"{parameter.opts[0]} takes numbers like 1,4,16, found {text!r}: give such") from error
