@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from spec_trt.runtime.budget import Budget
+from spec_trt.runtime.costs import Costs
 from spec_trt.runtime.decode import decode_pass
 from spec_trt.runtime.drafters.heads import Heads
 from spec_trt.runtime.live_sequence import LiveSequence
@@ -23,6 +25,7 @@ class Batch:
         places: Sequences at once, at the most.
         reuse_prefixes: Whether a prompt takes over the rows of an earlier one that began alike.
         fits: Whether there is memory for a number of sequences with a number of rows each.
+        costs: What passes cost here; None where no sequence's budget is `auto`.
     """
 
     def __init__(
@@ -33,8 +36,9 @@ class Batch:
         places: int,
         reuse_prefixes: bool = True,
         fits: Callable[[int, int], bool] = lambda _places, _rows: True,
+        costs: Costs | None = None,
     ) -> None:
-        self._target = target
+        self._target, self._budget = target, Budget(costs)
         self._slots = Slots(target.cache, new_heads, places=places, reuse=reuse_prefixes, fits=fits)
 
     @property
@@ -86,7 +90,7 @@ class Batch:
         if not decoding:
             return
         try:
-            decode_pass(decoding, self._target)
+            decode_pass(decoding, self._target, self._budget)
         except Exception as error:  # the pass was everybody's
             for sequence in decoding:
                 sequence.feed.fail(error)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from spec_trt.runtime.budget import Budget
 from spec_trt.runtime.live_sequence import LiveSequence
 from spec_trt.runtime.stats import shared_time
 from spec_trt.runtime.target import Target
@@ -9,7 +10,7 @@ from spec_trt.runtime.target import Target
 __all__ = ["decode_pass"]
 
 
-def decode_pass(sequences: Sequence[LiveSequence], target: Target) -> None:
+def decode_pass(sequences: Sequence[LiveSequence], target: Target, budget: Budget) -> None:
     """Take every sequence one pass further: what plain decoding emits, in blocks.
 
     A prompt's last token is the first root, so every emitted token comes from here.
@@ -17,11 +18,13 @@ def decode_pass(sequences: Sequence[LiveSequence], target: Target) -> None:
     Args:
         sequences: Those of the target's first places, in their order, their prompts read.
         target: The model.
+        budget: What sizes their trees.
     """
     needs = frozenset[str]().union(*(sequence.needs for sequence in sequences))
     costs = [sequence.stats for sequence in sequences]
 
-    trees = [sequence.propose() for sequence in sequences]
+    allowances = budget.allow(sequences, target.cache.lengths[: len(sequences)].tolist())
+    trees = [sequence.propose(allowance) for sequence, allowance in zip(sequences, allowances, strict=True)]
     with shared_time(costs, "verify"):
         verified = target.verify(trees, needs)
     passes = list(zip(sequences, trees, verified.outputs, strict=True))

@@ -46,9 +46,9 @@ class DraftStep:
 class DraftModel:
     """Drafts behind the target's committed rows (EAGLE: Li et al. 2024, arXiv 2401.15077, section 4.1).
 
-    Row t of its cache is made of the target's feature at t and the token at t + 1, and has position t. `extend`
-    commits such rows and drafts behind the last of them. `expand` drafts on behind the nodes of a tree's level, their
-    rows tentative: the next `extend` overwrites them.
+    Row t of its cache is made of the target's feature at t and the token at t + 1, and has position t. `take` takes
+    what such rows are made of; `extend` commits them and drafts behind the last of them. `expand` drafts on behind the
+    nodes of a tree's level, their rows tentative: the next `extend` overwrites them.
 
     Args:
         session: The `eagle` graph.
@@ -82,35 +82,58 @@ class DraftModel:
         self._passes: dict[_PassSize, _Pass] = {}
         self._bound_buffer = self.cache.buffer
         self._newest_feature = on_host(self._new_features(1, facts.hidden)[0])
+        self._taken = [on_host(self._new_features(self._chunk, target.hidden)[0]) for _ in self.needs]
+        self._newest: DraftStep
+        self._tokens: list[int] = []  # behind the rows that were taken
+        self._index = RowIndex(self._chunk, session.device)
 
     def reset(self, rows: int = 0, *, keep: int = 0) -> None:
-        """Begin a sequence that has `rows` rows after its first `extend`, the first `keep` of which are there."""
+        """Begin a sequence whose prompt makes `rows` rows, the first `keep` of which are there."""
         self.cache.reset(0, rows=rows, keep=keep)
+        self._tokens.clear()
 
-    def extend(
-        self, features: Mapping[str, Tensor], nodes: Sequence[int], tokens: Sequence[int], *, logits: bool = False
-    ) -> DraftStep:
-        """Commit the target's newest rows and draft behind the last one, in place of all tentative rows.
+    def take(self, features: Mapping[str, Tensor], nodes: Sequence[int], tokens: Sequence[int]) -> None:
+        """Take the target's newest rows, for the next `extend` to commit.
 
         Args:
             features: The base graph's outputs that `needs` names, [nodes of its pass, hidden] each.
             nodes: Which of the pass's nodes, at least one, in the order of their positions.
             tokens: The token that followed each of them.
+        """
+        sources = [on_host(features[name]) for name in self.needs]
+        for start in range(0, len(nodes), self._chunk):
+            chosen = nodes[start : start + self._chunk]
+            if len(self._tokens) + len(chosen) > self._chunk:
+                self._commit_taken(logits=False)
+            rows = slice(len(self._tokens), len(self._tokens) + len(chosen))
+            index = slice(chosen.start, chosen.stop) if isinstance(chosen, range) else self._index.on_device(chosen)
+            for taken, source in zip(self._taken, sources, strict=True):
+                taken[rows] = source[index]
+            self._tokens += tokens[start : start + self._chunk]
+
+    def extend(self, *, logits: bool = False) -> DraftStep:
+        """Commit what was taken and draft behind the last row, in place of all tentative ones.
+
+        Args:
             logits: Whether this step and those that expand it have the draft's logits.
 
         Returns:
             The last row's predictions; the next `extend` overwrites them.
         """
-        sources = [on_host(features[name]) for name in self.needs]
+        last = len(self._tokens) - 1
+        if last >= 0:
+            self._newest = self._last_row(self._commit_taken(logits=logits), last)
+        return self._newest
+
+    def _commit_taken(self, *, logits: bool) -> "_Pass":
         self.cache.truncate()
-        for start in range(0, len(nodes), self._chunk):
-            chosen = list(nodes[start : start + self._chunk])
-            bound = self._bound(len(chosen), causal=True, logits=logits)
-            bound.write_target_features(sources, chosen)
-            first = int(self.cache.lengths[0])
-            self._run(bound, tokens[start : start + self._chunk], np.arange(first, first + len(chosen)))
-            self.cache.commit(bound.new_rows, [range(len(chosen))])
-        return self._last_row(bound, len(chosen) - 1)
+        count, first = len(self._tokens), int(self.cache.lengths[0])
+        bound = self._bound(count, causal=True, logits=logits)
+        bound.write_target_features(self._taken, count)
+        self._run(bound, self._tokens, np.arange(first, first + count))
+        self.cache.commit(bound.new_rows, [range(count)])
+        self._tokens.clear()
+        return bound
 
     def expand(self, step: DraftStep, rows: Numbers, tokens: Numbers) -> DraftStep:
         """Draft behind some of the tokens that the newest step predicted.
@@ -276,13 +299,12 @@ class _Pass:
         mask[:, tentative:-nodes] = False
         return np.concatenate([earlier, mask[:, -nodes:]], axis=1)
 
-    def write_target_features(self, sources: Sequence[Any], nodes: list[int]) -> None:
-        """Fill in the features of the target's nodes, fused where there are several."""
-        taken = self.index.on_device(nodes)
+    def write_target_features(self, sources: Sequence[Any], count: int) -> None:
+        """Fill in the features of the target's first so many rows, fused where there are several."""
         if self.fusion is None:
-            self.features[0, : len(nodes)] = sources[0][taken]
+            self.features[0, :count] = sources[0][:count]
             return
         width = sources[0].shape[-1]
         for index, source in enumerate(sources):
-            self.fusion.features[0, : len(nodes), index * width : (index + 1) * width] = source[taken]
+            self.fusion.features[0, :count, index * width : (index + 1) * width] = source[:count]
         self.fusion.graph.run()

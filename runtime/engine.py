@@ -17,6 +17,7 @@ from spec_trt.manifest import Manifest, load_manifest
 from spec_trt.runtime.accept import GreedyAcceptance
 from spec_trt.runtime.acceptance_rule import acceptance_rule
 from spec_trt.runtime.backend import Backend, open_backend
+from spec_trt.runtime.costs import Costs
 from spec_trt.runtime.detokenizer import Detokenizer
 from spec_trt.runtime.drafters import METHODS, NO_HEADS, available_methods, make_drafter
 from spec_trt.runtime.drafters.autoregressive import AutoregressiveDrafter
@@ -48,7 +49,7 @@ class Engine:
 
     Args:
         manifest: See above.
-        tokenizer_directory: Where its tokenizer's files are.
+        directory: Where its tokenizer's files and measured costs are.
         new_target: Makes a model with a cache of its own, for a number of sequences and bytes (any when None).
         new_heads: See above.
     """
@@ -56,12 +57,12 @@ class Engine:
     def __init__(
         self,
         manifest: Manifest,
-        tokenizer_directory: Path,
+        directory: Path,
         new_target: Callable[[int, int | None], Target],
         new_heads: Callable[[], Heads] = Heads,
     ) -> None:
         self.manifest = manifest
-        self._tokenizer_directory = tokenizer_directory
+        self._directory = directory
         self._new_target, self.new_heads = new_target, new_heads
         self._heads = new_heads()
         self._lock = threading.RLock()
@@ -150,8 +151,13 @@ class Engine:
         return 2 * eagle.layers * eagle.kv_heads * eagle.head_dim * DTYPES[self.manifest.model.dtype].itemsize
 
     @cached_property
+    def costs(self) -> Costs | None:
+        """What passes cost on this machine; None where `spec-trt profile --save` has not measured it."""
+        return Costs.load(self._directory)
+
+    @cached_property
     def _optional_tokenizer(self) -> Tokenizer | None:
-        return load_tokenizer(self._tokenizer_directory)
+        return load_tokenizer(self._directory)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -162,7 +168,7 @@ class Engine:
         """
         if self._optional_tokenizer is None:
             raise ManifestError(
-                f"{self._tokenizer_directory} holds no tokenizer: give token ids instead of text, "
+                f"{self._directory} holds no tokenizer: give token ids instead of text, "
                 "or export again from a model that has one"
             )
         return self._optional_tokenizer
@@ -271,11 +277,17 @@ class Engine:
                 config.method, config.options, vocab=model.vocab, eos_ids=eos_ids, heads=heads, sampler=sampler
             )
 
+        if config.budget == "auto" and self.costs is None:
+            raise ConfigError(
+                f"budget auto needs to know what passes cost here: run `spec-trt profile {self._directory} --save`"
+            )
         draft(self._heads)  # what is wrong with the options is known now
         return LiveSequence(
             token_ids,
             draft=draft,
+            method=config.method,
             head=METHODS[config.method].head,
+            budget=config.budget,
             acceptance=acceptance_rule(sampler),
             stopper=self._stopper(
                 min(config.max_new_tokens, self.max_length - len(token_ids)), eos_ids=eos_ids, stop=config.stop

@@ -8,6 +8,7 @@ from typing import Any
 
 from spec_trt.errors import ConfigError
 from spec_trt.runtime.accept import Guarantee
+from spec_trt.runtime.budget import BudgetName
 from spec_trt.runtime.live_sequence import LiveSequence
 from spec_trt.runtime.sampling import Sampling
 from spec_trt.runtime.stats import Stats
@@ -28,6 +29,8 @@ class GenerationConfig:
         stop: Texts that end the generation and are cut off.
         ignore_eos: Whether to go on past the model's end-of-sequence tokens.
         log_probs: Whether every token comes with the target's log-probability of it, before sampling.
+        budget: Nodes of a tree at the most, the root included; `auto` for as many as pay, by the costs that
+            `spec-trt profile --save` has measured; None for what the method's options say.
     """
 
     method: str = "autoregressive"
@@ -37,10 +40,13 @@ class GenerationConfig:
     stop: Sequence[str] = ()
     ignore_eos: bool = False
     log_probs: bool = False
+    budget: int | BudgetName | None = None
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
             raise ConfigError(f"max_new_tokens must be at least 1, found {self.max_new_tokens}")
+        if self.budget not in (None, "auto") and (not isinstance(self.budget, int) or self.budget < 1):
+            raise ConfigError(f"budget must be auto or a number of nodes from 1 on: found {self.budget!r}; give one")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

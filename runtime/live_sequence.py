@@ -11,9 +11,12 @@ import numpy as np
 
 from spec_trt import names
 from spec_trt.runtime.accept import Acceptance, emitted_tokens
+from spec_trt.runtime.allowance import UNLIMITED, Allowance, Size
+from spec_trt.runtime.budget import BudgetName
 from spec_trt.runtime.drafters.drafter import Drafter, PassOutput
 from spec_trt.runtime.drafters.heads import HeadName, Heads
 from spec_trt.runtime.feed import Feed
+from spec_trt.runtime.outlook import Outlook
 from spec_trt.runtime.sampler import as_array
 from spec_trt.runtime.stats import Stats
 from spec_trt.runtime.stop import Emission, FinishReason, StopChecker
@@ -38,7 +41,11 @@ class LiveSequence:
         stopper: Where it ends.
         stats: What it cost and gained.
         feed: Where its pieces go.
+        method: The speculative method's name.
         head: The trained head that drafts for it.
+        budget: Nodes that its trees may have, the root included; `auto` where they are to be as large as pays; None for
+            the method's own sizes.
+        outlook: What its drafts have been worth, where its budget is `auto`.
         longest: Tokens that it has at the most in the end.
 
     Args:
@@ -46,7 +53,9 @@ class LiveSequence:
         draft: Makes its drafter, of the heads that it is given.
         acceptance: Made for this sequence.
         stopper: Made for this sequence.
+        method: See above.
         head: See above.
+        budget: See above.
         log_probs: Whether every token comes with its log-probability.
         timeout: Seconds from now on that it may take.
     """
@@ -58,17 +67,22 @@ class LiveSequence:
         draft: Callable[[Heads], Drafter],
         acceptance: Acceptance,
         stopper: StopChecker,
+        method: str = "autoregressive",
         head: HeadName | None = None,
+        budget: int | BudgetName | None = None,
         log_probs: bool = False,
         timeout: float | None = None,
     ) -> None:
         self.prompt, self.text = list(prompt), list(prompt)
-        self.acceptance, self.stopper, self.head = acceptance, stopper, head
+        self.acceptance, self.stopper, self.method, self.head = acceptance, stopper, method, head
+        self.budget: int | BudgetName | None = budget
+        self.outlook: Outlook | None = None
         self.longest = len(self.prompt) + stopper.remaining
         self.stats, self.feed = Stats(prompt_tokens=len(self.prompt)), Feed()
         self._draft, self._wants_log_probs = draft, log_probs
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._cancelled = threading.Event()
+        self._allowance, self._drafted_before = UNLIMITED, 0.0
         self._read, self._parts = 0, list[Mapping[str, "Tensor"]]()
         self._log_probs: list[float] = []
 
@@ -146,10 +160,15 @@ class LiveSequence:
         wanted = self._drafter.needs | self.acceptance.needs
         return wanted | {names.LOGITS} if self._wants_log_probs else wanted
 
-    def propose(self) -> Tree:
+    def sizes(self) -> Sequence[Size]:
+        """The drafter's; see `Drafter.sizes`."""
+        return self._drafter.sizes()
+
+    def propose(self, allowance: Allowance) -> Tree:
         """The drafter's tree."""
+        self._allowance, self._drafted_before = allowance, self.stats.seconds["draft"]
         with self.failing_alone(), self.stats.time("draft"):
-            return self._drafter.propose(self.stopper.remaining - 1)
+            return self._drafter.propose(self.stopper.remaining - 1, allowance)
         return TreeBuilder(self.text[-1]).build()
 
     def accept(self, tree: Tree, out: PassOutput) -> tuple[list[int], int]:
@@ -182,6 +201,9 @@ class LiveSequence:
         if not self.ended:
             with self.failing_alone(), self.stats.time("draft"):
                 self._drafter.observe(tree, out, path, extra)
+            if self.outlook is not None:
+                draft_ms = 1e3 * (self.stats.seconds["draft"] - self._drafted_before)
+                self.outlook.learn(tree, path, self._allowance, draft_ms)
 
 
 def _log_probs(logits: "Tensor", path: Sequence[int], tokens: Sequence[int]) -> list[float]:

@@ -36,16 +36,20 @@ class MedusaModel:
             outputs={},
         )
 
-    def draft(self, hidden_state: Tensor) -> NDArray[np.int64]:
-        """The likeliest tokens of every head, best first.
+    def take(self, hidden_state: Tensor) -> None:
+        """Take what the next `draft` is made of.
 
         Args:
             hidden_state: [hidden], of the token before the newest; head h drafts the token h + 1 behind the newest.
+        """
+        self._hidden_state[0, 0] = on_host(hidden_state)
+
+    def draft(self) -> NDArray[np.int64]:
+        """The likeliest tokens of every head, best first.
 
         Returns:
             [heads, top_k] ids of the target; the next call overwrites them.
         """
-        self._hidden_state[0, 0] = on_host(hidden_state)
         self._graph.run()
         token_ids: NDArray[np.int64] = self._graph.outputs[names.TOKEN_IDS][0, 0]
         return token_ids

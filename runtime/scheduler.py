@@ -185,7 +185,12 @@ class _Room:
     def batch(self, engine: "Engine", config: SchedulerConfig) -> Batch:
         """The batch that lives in it."""
         return Batch(
-            self.target, engine.new_heads, places=self.places, reuse_prefixes=config.reuse_prefixes, fits=self.fits
+            self.target,
+            engine.new_heads,
+            places=self.places,
+            reuse_prefixes=config.reuse_prefixes,
+            fits=self.fits,
+            costs=engine.costs,
         )
 
 

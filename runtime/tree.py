@@ -74,6 +74,8 @@ class Tree:
         topology: How they hang together.
         draft_probs: Where drafts were drawn, by their parent: the distribution that its first child was drawn from,
             [vocab]; the further ones from the same without the tokens of those before. Siblings are in draw order.
+        places: Of a node, its place from 0 on in the order of what the drafter expects of its nodes; those that are
+            missing are in their own order.
 
     Raises:
         ConfigError: There are not as many tokens as nodes, or siblings are equal.
@@ -82,6 +84,7 @@ class Tree:
     tokens: IntArray
     topology: Topology
     draft_probs: Mapping[int, NDArray[np.float64]] = field(default_factory=dict)
+    places: Mapping[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.tokens.shape != self.topology.parents.shape:
@@ -111,6 +114,10 @@ class Tree:
         """See `Topology`."""
         return self.topology.mask
 
+    def place(self, node: int) -> int:
+        """Where a node below the root stands in the order of what the drafter expects of its nodes."""
+        return self.places.get(node, node - 1)
+
     def child(self, node: int, token: int) -> int | None:
         """The child of a node that holds a token, if there is one."""
         return next((child for child in self.topology.children[node] if self.tokens[child] == token), None)
@@ -130,10 +137,12 @@ class TreeBuilder:
     Attributes:
         root_token: The root's.
         draft_probs: See `Tree`; filled in by who draws.
+        places: See `Tree`; filled in by who knows.
     """
 
     root_token: int
     draft_probs: dict[int, NDArray[np.float64]] = field(init=False, default_factory=dict)
+    places: dict[int, int] = field(init=False, default_factory=dict)
     _tokens: list[int] = field(init=False)
     _parents: list[int] = field(init=False)
     _nodes: dict[tuple[int, int], int] = field(init=False)
@@ -166,4 +175,5 @@ class TreeBuilder:
             tokens=np.array(self._tokens, dtype=np.int64),
             topology=topology_of(tuple(self._parents)),
             draft_probs=self.draft_probs,
+            places=self.places,
         )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from spec_trt.runtime.allowance import UNLIMITED, Allowance, Size
 from spec_trt.runtime.tree import Tree, topology_of
 
 if TYPE_CHECKING:
@@ -31,7 +32,11 @@ class AutoregressiveDrafter:
         """Begin a sequence; see `Drafter.start`."""
         self._root = prompt[-1]
 
-    def propose(self, max_depth: int) -> Tree:
+    def sizes(self) -> Sequence[Size]:
+        """The root alone."""
+        return (Size(nodes=0),)
+
+    def propose(self, max_depth: int, allowance: Allowance = UNLIMITED) -> Tree:
         """The root alone."""
         return Tree(tokens=np.array([self._root]), topology=topology_of((-1,)))
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from spec_trt.runtime.allowance import UNLIMITED, Allowance, Size
 from spec_trt.runtime.tree import Tree
 
 __all__ = ["Drafter", "PassOutput"]
@@ -43,8 +44,16 @@ class Drafter(Protocol):
                 tokens, but for those whose rows an earlier sequence left in the caches.
         """
 
-    def propose(self, max_depth: int) -> Tree:
-        """Draft a tree under the newest token, none of its nodes deeper than `max_depth` (>= 0)."""
+    def propose(self, max_depth: int, allowance: Allowance = UNLIMITED) -> Tree:
+        """Draft a tree under the newest token.
+
+        Args:
+            max_depth: Depth of the deepest node allowed, at least 0.
+            allowance: What the tree may have.
+        """
+
+    def sizes(self) -> Sequence[Size]:
+        """The sizes of tree worth choosing among, smallest first, the root alone being the first."""
 
     def observe(self, tree: Tree, out: PassOutput, path: Sequence[int], extra: int) -> None:
         """Learn from a pass: `path` is the accepted nodes from the root on, `extra` the new root's token."""

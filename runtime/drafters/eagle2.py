@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from spec_trt.runtime.allowance import Allowance, Size, sizes_up_to
 from spec_trt.runtime.drafters.options import check_integer, check_share
 from spec_trt.runtime.tree import ROOT, TreeBuilder
 
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
     from spec_trt.runtime.draft_model import DraftModel, DraftStep
 
 __all__ = ["Candidates", "DynamicGrower", "Eagle2Options", "rerank"]
+
+
+_ACCEPTED = 0.5
+"""About how often the likeliest token behind an accepted one is accepted too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,52 +93,89 @@ class DynamicGrower:
     def __init__(self, options: Eagle2Options, *, model: "DraftModel", eos_ids: frozenset[int]) -> None:
         self._options, self._model, self._eos_ids = options, model, eos_ids
         self._top_k = min(options.top_k, model.facts.top_k)
-        self._lowest = math.log(options.node_probability) if options.node_probability else -math.inf
 
-    def grow(self, builder: TreeBuilder, step: "DraftStep", max_depth: int) -> None:
+    def sizes(self) -> Sequence[Size]:
+        """Up to its largest tree; how many levels so many nodes will have is a guess."""
+        return [
+            Size(nodes=nodes, levels=min(self._options.depth, max(0, nodes - 1).bit_length()))
+            for nodes in sizes_up_to(self._options.total_tokens - 1)
+        ]
+
+    def grow(self, builder: TreeBuilder, step: "DraftStep", max_depth: int, allowance: Allowance) -> None:
         """Draft a tree of the likeliest nodes; see `Grower.grow`."""
-        found, newest = Candidates(), 0
+        found, newest, limit = Candidates(), 0, self._limit(allowance)
         found.add_level(step, [-1], self._top_k)
         for _ in range(min(self._options.depth, max_depth - 1)):
-            beam = self._beam(found, newest)
-            if not self._may_grow(found, beam):
+            beam = self._beam(found, newest, limit)
+            if not self._may_grow(found, beam, limit):
                 break
             rows = [(index - newest) // self._top_k for index in beam]
             step = self._model.expand(step, rows, [found.tokens[index] for index in beam])
             newest = len(found)
             found.add_level(step, beam, self._top_k)
-        self._insert(builder, found)
+        self._insert(builder, found, limit)
 
-    def _beam(self, found: Candidates, newest: int) -> list[int]:
+    def _limit(self, allowance: Allowance) -> "_Limit":
+        """What the tree may have, by the options, or by what nodes and levels cost."""
+        options, price, level = self._options, allowance.node_price, allowance.level_price
+        if price is None or level is None:
+            lowest, least = options.node_probability, options.level_probability
+        else:  # a level is accepted as often as what it is drafted behind, times how often a draft is, and has a node
+            lowest, least = price, (level + price) / _ACCEPTED
+        return _Limit(
+            nodes=min(options.total_tokens - 1, allowance.nodes),
+            lowest=math.log(lowest) if lowest > 0 else -math.inf,
+            level_probability=least,
+        )
+
+    def _beam(self, found: Candidates, newest: int, limit: "_Limit") -> list[int]:
         """The newest level's likeliest nodes that something can follow."""
         open_ones = [
             index
             for index in range(newest, len(found))
-            if found.tokens[index] not in self._eos_ids and found.scores[index] >= self._lowest
+            if found.tokens[index] not in self._eos_ids and found.scores[index] >= limit.lowest
         ]
         return sorted(open_ones, key=lambda index: -found.scores[index])[: self._top_k]
 
-    def _may_grow(self, found: Candidates, beam: Sequence[int]) -> bool:
+    def _may_grow(self, found: Candidates, beam: Sequence[int], limit: "_Limit") -> bool:
         """Whether a level behind the beam is worth drafting, and something of it could be kept.
 
         It scores no higher than the beam, and ties go to the earlier.
         """
-        if sum(math.exp(found.scores[index]) for index in beam) < self._options.level_probability:
+        if sum(math.exp(found.scores[index]) for index in beam) < limit.level_probability:
             return False
-        kept = self._kept(found)
-        has_room = len(kept) < self._options.total_tokens - 1
+        kept = _kept(found, limit)
+        has_room = len(kept) < limit.nodes
         return bool(beam) and (
             has_room or found.scores[beam[0]] > min((found.scores[index] for index in kept), default=0.0)
         )
 
-    def _kept(self, found: Candidates) -> list[int]:
-        best = rerank(found.scores, self._options.total_tokens - 1)
-        return [index for index in best if found.scores[index] >= self._lowest]
-
-    def _insert(self, builder: TreeBuilder, found: Candidates) -> None:
-        nodes = {-1: ROOT}
-        for index in self._kept(found):
+    def _insert(self, builder: TreeBuilder, found: Candidates, limit: "_Limit") -> None:
+        nodes, kept = {-1: ROOT}, _kept(found, limit)
+        for index in kept:
             nodes[index] = builder.add(nodes[found.parents[index]], found.tokens[index])
+        for place, index in enumerate(sorted(kept, key=lambda index: -found.scores[index])):
+            builder.places[nodes[index]] = place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Limit:
+    """What one tree may have.
+
+    Attributes:
+        nodes: Below the root at the most.
+        lowest: Log-probability that a node must have.
+        level_probability: How likely the nodes that a level is drafted behind must be, together.
+    """
+
+    nodes: int
+    lowest: float
+    level_probability: float
+
+
+def _kept(found: Candidates, limit: _Limit) -> list[int]:
+    """The candidates that make the tree."""
+    return [index for index in rerank(found.scores, limit.nodes) if found.scores[index] >= limit.lowest]
 
 
 def rerank(scores: Sequence[float], count: int) -> list[int]:

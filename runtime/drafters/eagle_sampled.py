@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from spec_trt.runtime.allowance import Allowance, Size
 from spec_trt.runtime.drafters.static_tree import CLOSED, Level, StaticTreeOptions
 from spec_trt.runtime.processors import inverse_cdf
 from spec_trt.runtime.rejection import without
@@ -51,9 +52,13 @@ class SampledGrower:
         ids = range(model.facts.draft_vocab) if model.facts.draft_ids is None else model.facts.draft_ids
         self._ids = np.array(ids, dtype=np.int64)
 
-    def grow(self, builder: TreeBuilder, step: "DraftStep", max_depth: int) -> None:
+    def sizes(self) -> Sequence[Size]:
+        """Beginnings of the tree: how many of it are drafted is decided before any is drawn."""
+        return self._tree.sizes()
+
+    def grow(self, builder: TreeBuilder, step: "DraftStep", max_depth: int, allowance: Allowance) -> None:
         """Fill the tree's levels; see `Grower.grow`."""
-        levels, drafted = self._tree.levels[:max_depth], [_Drafted(ROOT, ())]
+        levels, drafted = self._tree.first(allowance.nodes).levels[:max_depth], [_Drafted(ROOT, ())]
         for number, level in enumerate(levels, start=1):
             drafted = self._draw_level(builder, level, drafted, step)
             if number < len(levels):
@@ -68,6 +73,9 @@ class SampledGrower:
         for index, siblings in groupby(range(len(level.parents)), key=level.parents.__getitem__):
             parent, places = above[index], list(siblings)
             children = self._draw(builder, parent, step, int(level.rows[places[0]]), len(places))
+            for child, place in zip(children, places, strict=False):
+                if child.node != CLOSED:
+                    builder.places[child.node] = level.places[place]
             missing = len(places) - len(children)
             drafted += children + [_Drafted(CLOSED, (*parent.path, 0))] * missing
         return drafted

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from spec_trt.runtime.accept import emitted_tokens
+from spec_trt.runtime.allowance import UNLIMITED, Allowance, Size, sizes_up_to
 from spec_trt.runtime.drafters.ngram import NgramIndex
 from spec_trt.runtime.drafters.options import check_integer
 from spec_trt.runtime.tree import ROOT, Tree, TreeBuilder
@@ -59,9 +60,13 @@ class JacobiDrafter:
         self._root = prompt[-1]
         self._guesses: list[int] = []
 
-    def propose(self, max_depth: int) -> Tree:
+    def sizes(self) -> Sequence[Size]:
+        """Chains."""
+        return [Size(nodes=nodes) for nodes in sizes_up_to(self._options.num_draft_tokens)]
+
+    def propose(self, max_depth: int, allowance: Allowance = UNLIMITED) -> Tree:
         """The root and the chain of guesses."""
-        count = min(self._options.num_draft_tokens, max_depth)
+        count = min(self._options.num_draft_tokens, max_depth, allowance.nodes)
         self._guesses += self._refills(count - len(self._guesses))
         builder = TreeBuilder(self._root)
         builder.add_chain(ROOT, self._guesses[:count])

@@ -6,6 +6,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from spec_trt.runtime.accept import emitted_tokens
+from spec_trt.runtime.allowance import UNLIMITED, Allowance, Size
 from spec_trt.runtime.drafters.options import check_flag, check_integer
 from spec_trt.runtime.tree import ROOT, Tree, TreeBuilder
 
@@ -102,16 +103,22 @@ class LookaheadDrafter:
         self._newest: list[int] = []
         self._pool_text(prompt)
 
-    def propose(self, max_depth: int) -> Tree:
+    def sizes(self) -> Sequence[Size]:
+        """All or nothing: the window moves only where all of it is in the tree."""
+        options = self._options
+        return (Size(nodes=0), Size(nodes=(options.ngram_size - 1) * (options.window + options.guesses)))
+
+    def propose(self, max_depth: int, allowance: Allowance = UNLIMITED) -> Tree:
         """The window and, once it is full, the pool's guesses under the root.
 
-        Where the window would be too deep the sequence is nearly at its end: guesses alone.
+        Where the window would be too deep the sequence is nearly at its end: guesses alone. So too where it would be
+        too large.
         """
         builder = TreeBuilder(self._levels[0][0])
-        has_room = max_depth >= self._window_depth
+        has_room = max_depth >= self._window_depth and allowance.nodes >= self._window_nodes
         self._last_level_nodes = self._add_window(builder) if has_room else []
         if self._is_full or not has_room:
-            self._add_guesses(builder, max_depth)
+            self._add_guesses(builder, max_depth, allowance.nodes)
         return builder.build()
 
     def observe(self, tree: Tree, out: "PassOutput", path: Sequence[int], extra: int) -> None:
@@ -127,6 +134,11 @@ class LookaheadDrafter:
         return self._options.window + self._options.ngram_size - 3
 
     @property
+    def _window_nodes(self) -> int:
+        """Nodes of the window below the root at the most."""
+        return self._options.ngram_size - 3 + self._options.window * (self._options.ngram_size - 1)
+
+    @property
     def _is_full(self) -> bool:
         return len(self._levels) == self._options.ngram_size - 1
 
@@ -137,9 +149,10 @@ class LookaheadDrafter:
             nodes = [builder.add(parent, token) for parent, token in zip(nodes, level, strict=True)]
         return nodes
 
-    def _add_guesses(self, builder: TreeBuilder, max_depth: int) -> None:
+    def _add_guesses(self, builder: TreeBuilder, max_depth: int, nodes: int) -> None:
+        """Insert the n-grams that begin with the root, as far as there may be so many nodes."""
         for tail in self._pool.tails(builder.root_token):
-            builder.add_chain(ROOT, tail[:max_depth])
+            builder.add_chain(ROOT, tail[: min(max_depth, nodes + 1 - len(builder))])
 
     def _shift(self, argmax: list[int]) -> None:
         """Append a level, the argmaxes of the last one, and drop a column or level 0 for it."""

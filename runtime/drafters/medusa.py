@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from spec_trt import names
+from spec_trt.runtime.allowance import UNLIMITED, Allowance, Size
 from spec_trt.runtime.drafters.static_tree import StaticTreeOptions
 from spec_trt.runtime.tree import ROOT, Tree, TreeBuilder
 
@@ -33,24 +31,28 @@ class MedusaDrafter:
     def __init__(self, options: StaticTreeOptions, *, model: "MedusaModel", eos_ids: frozenset[int]) -> None:
         self._model, self._eos_ids = model, eos_ids
         self._tree = options.chosen(model.facts.tree, ranks=model.facts.top_k, depth=model.facts.heads)
-        self._root = 0
-        self._candidates: NDArray[np.int64] | None = None
+        self._root, self._can_draft = 0, False
 
     def start(self, prompt: Sequence[int], out: "PassOutput | None") -> None:
         """Begin a sequence; one of a single token has no hidden state to draft from yet. See `Drafter.start`."""
-        self._root = prompt[-1]
-        self._candidates = None if out is None else self._model.draft(out.tensors[names.HIDDEN_STATES][-1])
+        self._root, self._can_draft = prompt[-1], out is not None
+        if out is not None:
+            self._model.take(out.tensors[names.HIDDEN_STATES][-1])
 
-    def propose(self, max_depth: int) -> Tree:
-        """The static tree, filled."""
-        builder = TreeBuilder(self._root)
-        if self._candidates is not None:
+    def sizes(self) -> Sequence[Size]:
+        """Beginnings of the static tree; the heads run once for any."""
+        return [Size(nodes=size.nodes) for size in self._tree.sizes()]
+
+    def propose(self, max_depth: int, allowance: Allowance = UNLIMITED) -> Tree:
+        """The static tree, or its beginning, filled."""
+        builder, levels = TreeBuilder(self._root), self._tree.first(allowance.nodes).levels[:max_depth]
+        if self._can_draft and levels:
             nodes = [ROOT]
-            for level, candidates in zip(self._tree.levels[:max_depth], self._candidates, strict=False):
+            for level, candidates in zip(levels, self._model.draft(), strict=False):
                 nodes = level.add_to(builder, nodes, candidates[level.ranks].tolist(), self._eos_ids)
         return builder.build()
 
     def observe(self, tree: Tree, out: "PassOutput", path: Sequence[int], extra: int) -> None:
-        """Draft behind the last accepted node."""
-        self._root = extra
-        self._candidates = self._model.draft(out.tensors[names.HIDDEN_STATES][path[-1]])
+        """The next drafts are behind the last accepted node."""
+        self._root, self._can_draft = extra, True
+        self._model.take(out.tensors[names.HIDDEN_STATES][path[-1]])

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from spec_trt.errors import ConfigError
 from spec_trt.runtime.accept import emitted_tokens
+from spec_trt.runtime.allowance import UNLIMITED, Allowance, Size, sizes_up_to
 from spec_trt.runtime.drafters.options import check_integer
 from spec_trt.runtime.tree import ROOT, Tree, TreeBuilder
 
@@ -123,10 +124,15 @@ class NgramDrafter:
         self._index.extend(prompt)
         self._root = prompt[-1]
 
-    def propose(self, max_depth: int) -> Tree:
+    def sizes(self) -> Sequence[Size]:
+        """Chains."""
+        return [Size(nodes=nodes) for nodes in sizes_up_to(self._options.num_draft_tokens)]
+
+    def propose(self, max_depth: int, allowance: Allowance = UNLIMITED) -> Tree:
         """The root and a chain; the root alone where nothing matches."""
         builder = TreeBuilder(self._root)
-        builder.add_chain(ROOT, self._draft(max_depth))
+        if allowance.nodes:
+            builder.add_chain(ROOT, self._draft(min(max_depth, allowance.nodes)))
         return builder.build()
 
     def observe(self, tree: Tree, out: "PassOutput", path: Sequence[int], extra: int) -> None:

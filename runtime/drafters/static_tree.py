@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spec_trt.errors import ConfigError
+from spec_trt.runtime.allowance import Size, sizes_up_to
 from spec_trt.runtime.drafters.options import check_integer, check_text
 from spec_trt.runtime.tree import TreeBuilder
 
@@ -63,12 +64,14 @@ class Level:
         rows: [nodes] int64: its parent's place among the level above's `inner` nodes.
         ranks: [nodes] int64: which of its parent's candidates it is.
         inner: The nodes that have children.
+        places: Of each node, its place among the tree's paths.
     """
 
     parents: list[int]
     rows: NDArray[np.int64]
     ranks: NDArray[np.int64]
     inner: list[int]
+    places: list[int]
 
     def add_to(
         self, builder: TreeBuilder, above: Sequence[int], tokens: Sequence[int], eos_ids: Collection[int]
@@ -85,10 +88,11 @@ class Level:
             The level's nodes, as the level below takes them.
         """
         nodes = []
-        for parent, token in zip(self.parents, tokens, strict=True):
+        for parent, token, place in zip(self.parents, tokens, self.places, strict=True):
             node = above[parent]
             if node != CLOSED:
                 node = builder.add(node, token)
+                builder.places[node] = place
             nodes.append(CLOSED if token in eos_ids else node)
         return nodes
 
@@ -144,8 +148,21 @@ class StaticTree:
             )
 
     def first(self, nodes: int) -> "StaticTree":
-        """The tree of the first so many paths."""
-        return StaticTree(paths=self.paths[:nodes], source=self.source)
+        """The tree of the first so many paths, the same one every time."""
+        if nodes >= len(self.paths):
+            return self
+        if nodes not in self._beginnings:
+            self._beginnings[nodes] = StaticTree(paths=self.paths[:nodes], source=self.source)
+        return self._beginnings[nodes]
+
+    @cached_property
+    def _beginnings(self) -> "dict[int, StaticTree]":
+        return {}
+
+    def sizes(self) -> list[Size]:
+        """The sizes of tree worth choosing among: a level of a draft model's costs it a run, but for the first."""
+        trees = {nodes: self.first(nodes) for nodes in sizes_up_to(len(self.paths))}
+        return [Size(nodes=nodes, levels=max(0, tree.depth - 1)) for nodes, tree in trees.items()]
 
     @cached_property
     def levels(self) -> list[Level]:
@@ -153,6 +170,7 @@ class StaticTree:
         by_depth: list[list[RankPath]] = [[()]]
         by_depth += [sorted(tuple(path) for path in self.paths if len(path) == depth) for depth in self._depths]
         extended = {tuple(path[:-1]) for path in self.paths}
+        places = {tuple(path): place for place, path in enumerate(self.paths)}
         inner = [[index for index, path in enumerate(level) if path in extended] for level in by_depth]
         levels = []
         for depth in self._depths:
@@ -164,6 +182,7 @@ class StaticTree:
                     rows=np.array([inner[depth - 1].index(parent) for parent in parents], dtype=np.int64),
                     ranks=np.array([path[-1] for path in by_depth[depth]], dtype=np.int64),
                     inner=inner[depth],
+                    places=[places[path] for path in by_depth[depth]],
                 )
             )
         return levels

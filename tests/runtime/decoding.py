@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from spec_trt.runtime.accept import GREEDY, Acceptance
+from spec_trt.runtime.budget import Budget
 from spec_trt.runtime.decode import decode_pass
 from spec_trt.runtime.detokenizer import Detokenizer
 from spec_trt.runtime.drafters.drafter import Drafter
@@ -22,13 +23,13 @@ def decode(
     prompt: Sequence[int], *, target, drafter: Drafter, count: int, acceptance: Acceptance = GREEDY
 ) -> LiveSequence:
     """A whole generation; raises what ended it."""
-    sequence = live_sequence(prompt, drafter, count, acceptance)
+    sequence, budget = live_sequence(prompt, drafter, count, acceptance), Budget()
     out = target.prefill(prompt[:-1], drafter.needs)
     sequence.begin(Heads(), 0)
     if len(prompt) > 1:
         sequence.has_read({} if out is None else out.tensors, len(prompt) - 1)
     while not sequence.ended:
-        decode_pass([sequence], target)
+        decode_pass([sequence], target, budget)
     if sequence.feed.error is not None:
         raise sequence.feed.error
     return sequence

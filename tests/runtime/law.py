@@ -81,8 +81,11 @@ class TableMedusa:
 
     facts = MedusaFacts(heads=2, layers=1, top_k=VOCAB, draft_vocab=VOCAB, draft_ids=None, tree=TREE, source="a table")
 
-    def draft(self, hidden_state):
-        return MEDUSA_CANDIDATES[hidden_state]
+    def take(self, hidden_state):
+        self.hidden_state = hidden_state
+
+    def draft(self):
+        return MEDUSA_CANDIDATES[self.hidden_state]
 
 
 class TableDraft:
@@ -106,9 +109,12 @@ class TableDraft:
     def reset(self, _rows: int, *, keep: int) -> None:
         assert keep == 0
 
-    def extend(self, features, nodes, tokens, *, logits):  # noqa: ARG002 - a table has them anyway
-        newest = features[names.HIDDEN_STATES][nodes[-1]]
-        return _draft_step(0, np.array([newest]), np.array([tokens[-1]]))
+    def take(self, features, nodes, tokens):
+        self.newest = features[names.HIDDEN_STATES][nodes[-1]], tokens[-1]
+
+    def extend(self, *, logits):  # noqa: ARG002 - a table has them anyway
+        feature, token = self.newest
+        return _draft_step(0, np.array([feature]), np.array([token]))
 
     def expand(self, step: DraftStep, rows: Sequence[int], tokens: Sequence[int]) -> DraftStep:
         return _draft_step(step.level + 1, step.features[rows], np.array(tokens))

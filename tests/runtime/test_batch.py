@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from spec_trt import names
 from spec_trt.runtime.acceptance_rule import acceptance_rule
+from spec_trt.runtime.allowance import UNLIMITED
 from spec_trt.runtime.batch import Batch
 from spec_trt.runtime.detokenizer import Detokenizer
 from spec_trt.runtime.drafters import METHODS, make_drafter
+from spec_trt.runtime.drafters.autoregressive import AutoregressiveDrafter
 from spec_trt.runtime.live_sequence import LiveSequence
 from spec_trt.runtime.sampler import Sampler
 from spec_trt.runtime.sampling import Sampling
@@ -209,33 +211,27 @@ def test_a_pass_that_fails_ends_those_of_the_pass_and_nobody_else():
         assert tokens(sequence) == request.alone()
 
 
-class Faulty:
+class Faulty(AutoregressiveDrafter):
     """A drafter that fails at one of its moves."""
 
-    needs: frozenset[str] = frozenset()
-
     def __init__(self, at):
+        super().__init__()
         self.at = at
 
     def _move(self, name):
         if name == self.at:
             raise ValueError(f"fault in {name}")
 
-    def start(self, prompt, out):  # noqa: ARG002 - the protocol's
-        self.root = prompt[-1]
+    def start(self, prompt, out):
+        super().start(prompt, out)
         self._move("start")
 
-    def propose(self, max_depth):
+    def propose(self, max_depth, allowance=UNLIMITED):
         self._move("propose")
-        return make_drafter("autoregressive", {}, vocab=VOCAB, eos_ids=()).__class__.propose(self._plain(), max_depth)
+        return super().propose(max_depth, allowance)
 
-    def _plain(self):
-        plain = make_drafter("autoregressive", {}, vocab=VOCAB, eos_ids=())
-        plain.start([self.root], None)
-        return plain
-
-    def observe(self, tree, out, path, extra):  # noqa: ARG002 - the protocol's
-        self.root = extra
+    def observe(self, tree, out, path, extra):
+        super().observe(tree, out, path, extra)
         self._move("observe")
 
 

@@ -20,6 +20,11 @@ VOCAB, HIDDEN, TOP_K, LAYERS = 20, 8, 4, {1: 1, 3: 2}
 Function = Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
 
 
+def extended(model, features, nodes, tokens, **options):
+    model.take(features, nodes, tokens)
+    return model.extend(**options)
+
+
 def make_draft(version):
     torch.manual_seed(version)
     config = EagleConfig(
@@ -147,7 +152,7 @@ def test_levels_predict_what_the_plain_module_does(version):
     tokens = [3 * number % VOCAB for number in range(12)]
     features = target_features(model, len(tokens))
     model.reset(len(tokens))
-    first = model.extend(features, range(len(tokens)), tokens)
+    first = extended(model, features, range(len(tokens)), tokens)
     assert_predicts(first, 0, chain_logits(draft, features, tokens, []))
     rows, chosen = torch.tensor([0, 0, 0]).numpy(), first.token_ids[0, [0, 1, 3]].tolist()
     second = model.expand(first, rows, chosen)
@@ -171,11 +176,11 @@ def test_logits_come_on_request_at_every_level():
     tokens = [3 * number % VOCAB for number in range(7)]
     features = target_features(model, len(tokens))
     model.reset(len(tokens))
-    first = model.extend(features, range(len(tokens)), tokens, logits=True)
+    first = extended(model, features, range(len(tokens)), tokens, logits=True)
     second = model.expand(first, [0, 0], [4, 5])
     expected = [chain_logits(draft, features, tokens, drafted) for drafted in ([], [4], [5])]
     torch.testing.assert_close(torch.cat([first.logits, second.logits]), torch.stack(expected), rtol=1e-4, atol=1e-4)
-    without = model.extend(features, [0], [6])
+    without = extended(model, features, [0], [6])
     assert without.logits is None
     assert model.expand(without, [0, 0], [4, 5]).logits is None
 
@@ -190,7 +195,7 @@ def test_after_rounds_of_drafting_the_cache_is_that_of_the_committed_text(versio
         source = target_features(model, count + 3, seed=number)
         nodes = [*range(count - 1), count + 1]  # rejected nodes lie between
         tokens = [(7 * number + node) % VOCAB for node in range(count)]
-        step = model.extend(source, nodes, tokens)
+        step = extended(model, source, nodes, tokens)
         for width in levels:
             rows = torch.arange(width).numpy() % len(step.token_ids)
             step = model.expand(step, rows, step.token_ids[rows, 0])
@@ -200,7 +205,7 @@ def test_after_rounds_of_drafting_the_cache_is_that_of_the_committed_text(versio
     features = {name: torch.cat(parts) for name, parts in kept.items()}
     model.cache.truncate()
     fresh.reset(len(text))
-    fresh_step = fresh.extend(features, range(len(text)), text)
+    fresh_step = extended(fresh, features, range(len(text)), text)
     assert model.cache.lengths.tolist() == fresh.cache.lengths.tolist() == [len(text)]
     caches = [held.cache.buffer[:, :, :, : len(text)] for held in (model, fresh)]
     torch.testing.assert_close(*caches, rtol=1e-5, atol=1e-5)
@@ -219,7 +224,7 @@ def test_a_size_is_bound_once_until_the_cache_grows(monkeypatch):
     monkeypatch.setattr(model._session, "bind", counted)
     features = target_features(model, 1)
     for token in range(8):
-        model.extend(features, [0], [token])
+        extended(model, features, [0], [token])
     assert len(bound) == 1
-    model.extend(features, [0], [9])
+    extended(model, features, [0], [9])
     assert len(bound) == 2

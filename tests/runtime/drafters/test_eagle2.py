@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spec_trt.errors import ConfigError
+from spec_trt.runtime.allowance import UNLIMITED
 from spec_trt.runtime.draft_model import DraftStep
 from spec_trt.runtime.drafters.eagle2 import DynamicGrower, Eagle2Options, rerank
 from spec_trt.runtime.tree import TreeBuilder
@@ -51,11 +52,11 @@ class TableDraft:
         return tokens.tolist(), sorted(scores.tolist(), reverse=True)
 
 
-def grow(draft, *, max_depth=9, eos_ids=(), **options):
+def grow(draft, *, max_depth=9, eos_ids=(), allowance=UNLIMITED, **options):
     builder = TreeBuilder(0)
     options = {"node_probability": 0, "level_probability": 0} | options
     DynamicGrower(Eagle2Options(**options), model=draft, eos_ids=frozenset(eos_ids)).grow(
-        builder, draft.first(), max_depth
+        builder, draft.first(), max_depth, allowance
     )
     tree = builder.build()
     return {tuple(tree.tokens[tree.path(node)][1:].tolist()) for node in range(1, len(tree))}

@@ -1,0 +1,199 @@
+"""Trees sized by what they cost and gain: in a world whose costs and acceptance are known exactly."""
+
+import random
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spec_trt.errors import ConfigError
+from spec_trt.runtime import GenerationConfig, Sampling
+from spec_trt.runtime.allowance import UNLIMITED, Size, sizes_up_to
+from spec_trt.runtime.budget import Budget
+from spec_trt.runtime.costs import Costs, DraftCost, VerifyCost
+from spec_trt.runtime.drafters import METHODS
+from spec_trt.runtime.outlook import Outlook
+from spec_trt.runtime.tree import ROOT, TreeBuilder
+from tests.runtime.fake_engine import fake_engine
+from tests.runtime.fakes import FakeTarget
+
+MODEL = FakeTarget(vocab=8, order=2, period=5)
+
+
+def costs(per_node: float = 0.5, *, draft_ms: float = 0.0, batches=(1, 8)) -> Costs:
+    """A pass of one node takes 10 ms, each further one of any sequence `per_node`."""
+    verify = [
+        VerifyCost(batch=batch, nodes=nodes, past=past, ms=10 + per_node * (nodes * batch - 1))
+        for batch in batches
+        for nodes in (1, 2, 4, 8, 16, 32)
+        for past in (64, 512)
+    ]
+    drafts = {method: DraftCost(pass_ms=draft_ms, fixed_ms=draft_ms, level_ms=0.0, node_ms=0.0) for method in METHODS}
+    return Costs(machine="a test", threads=1, precision="fp32", verify=verify, draft=drafts)
+
+
+def chain(nodes: int):
+    builder = TreeBuilder(0)
+    builder.add_chain(ROOT, [1] * nodes)
+    return builder.build()
+
+
+@dataclass
+class Simulated:
+    """A sequence that drafts chains, each further node of which is accepted with some probability."""
+
+    chance: float
+    most: int = 8
+    draft_ms: float = 0.0
+    method: str = "ngram"
+    budget: int | Literal["auto"] | None = "auto"
+    outlook: Outlook | None = None
+    dice: random.Random = field(default_factory=lambda: random.Random(5))
+    drafted: list[int] = field(default_factory=list)
+    emitted: int = 0
+
+    def sizes(self):
+        return [Size(nodes=nodes) for nodes in sizes_up_to(self.most)]
+
+    def take(self, allowance) -> int:
+        """Draft and verify; the nodes of the tree."""
+        tree = chain(min(allowance.nodes, self.most))
+        accepted = 0
+        while accepted < len(tree) - 1 and self.dice.random() < self.chance:
+            accepted += 1
+        if self.outlook is not None:
+            self.outlook.learn(tree, range(accepted + 1), allowance, self.draft_ms if len(tree) > 1 else 0.0)
+        self.drafted.append(len(tree) - 1)
+        self.emitted += accepted + 1
+        return len(tree)
+
+
+def run(budget: Budget, sequences: list[Simulated], passes: int, world: Costs) -> float:
+    """Tokens per millisecond over that plain decoding of the same batch would have had."""
+    spent, plain = 0.0, 0.0
+    for sequence in sequences:
+        sequence.emitted = 0
+    for _ in range(passes):
+        allowances = budget.allow(sequences, [64] * len(sequences))
+        nodes = max(sequence.take(allowance) for sequence, allowance in zip(sequences, allowances, strict=True))
+        drafting = sum(sequence.draft_ms for sequence in sequences if sequence.drafted[-1])
+        spent += world.verify_ms(nodes, past=64, batch=len(sequences)) + drafting
+        plain += world.verify_ms(1, past=64, batch=len(sequences))
+    emitted = sum(sequence.emitted for sequence in sequences) / len(sequences)
+    return (emitted / spent) / (passes / plain)
+
+
+def best_fixed(chance: float, world: Costs, draft_ms: float, most: int = 8, batch: int = 1) -> float:
+    """The best size of chain's expected speed-up."""
+    plain = world.verify_ms(1, past=64, batch=batch)
+    rates = [1.0]
+    for nodes in range(1, most + 1):
+        gain = sum(chance**depth for depth in range(nodes + 1))
+        rates.append(gain * plain / (world.verify_ms(nodes + 1, past=64, batch=batch) + batch * draft_ms))
+    return max(rates)
+
+
+@pytest.mark.parametrize("per_node", [0.05, 0.5, 2.0, 9.0])
+@pytest.mark.parametrize("draft_ms", [0.0, 1.0, 5.0])
+@pytest.mark.parametrize("chance", [0.0, 0.05, 0.3, 0.6, 0.9, 1.0])
+def test_it_is_nearly_as_fast_as_the_best_size_and_never_much_slower_than_plain(chance, draft_ms, per_node):
+    world = costs(per_node, draft_ms=draft_ms)
+    budget, ratios = Budget(world), []
+    for seed in range(4):
+        sequence = Simulated(chance, draft_ms=draft_ms, dice=random.Random(seed))
+        ratios.append(run(budget, [sequence], 300, world))
+    best = best_fixed(chance, world, draft_ms)
+    assert np.mean(ratios) >= 0.97
+    assert np.mean(ratios) >= 0.92 * best
+
+
+def test_it_comes_back_when_drafts_pay_again():
+    world = costs(1.0, draft_ms=1.0)
+    budget, sequence = Budget(world), Simulated(0.0, draft_ms=1.0)
+    run(budget, [sequence], 200, world)
+    assert np.mean(sequence.drafted[-60:]) < 0.2
+    sequence.chance = 0.95
+    assert run(budget, [sequence], 300, world) > 1.5
+    assert np.mean(sequence.drafted[-60:]) > 5
+
+
+def test_a_full_batch_has_smaller_trees():
+    world = costs(0.5)
+    means = []
+    for batch in (1, 4, 8):
+        budget = Budget(world)
+        sequences = [Simulated(0.6, dice=random.Random(seed)) for seed in range(batch)]
+        assert run(budget, sequences, 300, world) >= 0.97
+        means.append(np.mean([sequence.drafted[-100:] for sequence in sequences]))
+    assert means[0] > means[1] > means[2]
+
+
+def test_each_sequence_of_a_batch_drafts_what_its_own_drafting_pays_for():
+    world = costs(0.05, draft_ms=3.0)
+    budget = Budget(world)
+    good, bad = Simulated(0.95, draft_ms=0.0), Simulated(0.05, draft_ms=3.0, method="eagle")
+    run(budget, [good, bad], 300, world)
+    assert np.mean(good.drafted[-100:]) > 5
+    assert np.mean(bad.drafted[-100:]) < 0.5
+
+
+def test_one_sequences_trouble_is_known_to_the_next():
+    world = costs(2.0, draft_ms=3.0)
+    budget = Budget(world)
+    run(budget, [Simulated(0.0, draft_ms=3.0)], 300, world)
+    later = Simulated(0.0, draft_ms=3.0, dice=random.Random(9))
+    run(budget, [later], 60, world)
+    assert sum(later.drafted[:20]) <= 4
+
+
+def test_a_node_has_its_price_and_a_level_too():
+    world = costs(0.5, draft_ms=1.0)
+    world.draft["eagle2"] = DraftCost(pass_ms=3.0, fixed_ms=1.0, level_ms=2.0, node_ms=0.0)  # type: ignore[index]
+    sequence = Simulated(0.5, method="eagle2")
+    [allowance] = Budget(world).allow([sequence], [64])
+    rate = allowance.level_price / 2.0
+    assert allowance.node_price == pytest.approx(0.5 * rate)
+    assert 0.1 < rate < 0.4  # tokens per millisecond: between plain decoding's and all that could be accepted
+
+
+def test_those_who_have_a_size_of_their_own_keep_it():
+    budget = Budget(costs())
+    own, five, auto = (Simulated(0.5, budget=which) for which in (None, 5, "auto"))
+    first, second, third = budget.allow([own, five, auto], [1, 2, 3])
+    assert first is UNLIMITED
+    assert second.nodes == 4
+    assert 0 <= third.nodes <= 8
+    assert Budget().allow([own, five], [1, 2]) == [first, second]
+
+
+@given(
+    prompt=st.lists(st.integers(0, 7), min_size=1, max_size=20),
+    per_node=st.sampled_from([0.01, 1.0, 20.0]),
+    seed=st.one_of(st.none(), st.integers(0, 9)),
+    budget=st.sampled_from(["auto", "auto", 1, 2, 5]),
+)
+@settings(deadline=None, max_examples=15)
+@pytest.mark.parametrize("method", METHODS)
+def test_no_budget_changes_an_output(tmp_path_factory, method, prompt, per_node, seed, budget):
+    sampling = Sampling() if seed is None else Sampling(temperature=1.0, top_p=0.9, seed=seed)
+    with fake_engine(tmp_path_factory.getbasetemp(), MODEL, logits=MODEL.logits) as engine:
+        engine.costs = costs(per_node, draft_ms=1.0)
+        plain = GenerationConfig(max_new_tokens=40, sampling=sampling)
+        sized = GenerationConfig(max_new_tokens=40, sampling=sampling, method=method, budget=budget)
+        expected, *found = engine.generate(prompt, plain), *engine.generate([prompt, prompt], sized)
+        for result in found:
+            assert result.token_ids == expected.token_ids
+            if budget != "auto":
+                assert result.stats.nodes <= budget * result.stats.passes
+
+
+def test_auto_needs_costs_and_a_number_must_be_one(tmp_path):
+    words = "budget auto needs to know what passes cost here: run `spec-trt profile"
+    with fake_engine(tmp_path, MODEL) as engine, pytest.raises(ConfigError, match=words):
+        engine.generate([1, 2], GenerationConfig(budget="auto"))
+    for bad in (0, -1, 2.5, "some"):
+        with pytest.raises(ConfigError, match="budget must be auto or a number of nodes from 1 on: found"):
+            GenerationConfig(budget=bad)
