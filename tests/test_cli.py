@@ -1,6 +1,10 @@
+import contextlib
 import io
 import json
+import os
 import shutil
+import signal
+import time
 from dataclasses import fields
 
 import click
@@ -10,9 +14,11 @@ from spec_trt import __version__
 from spec_trt.cli import cli, main
 from spec_trt.runtime.drafters import METHODS
 from spec_trt.runtime.engine import Engine
+from spec_trt.runtime.generation import GenerationConfig
 from spec_trt.runtime.sampling import Sampling
 from tests.runtime.fake_engine import fake_engine, save_byte_tokenizer
 from tests.runtime.fake_heads import fake_heads
+from tests.runtime.fake_session import FakeSession
 from tests.runtime.fakes import FakeTarget
 
 
@@ -52,7 +58,7 @@ def fails(result, *parts):
 
 
 def test_every_command_and_option_has_help():
-    assert set(cli.commands) == {"export", "build", "generate", "bench", "cost", "inspect", "demo", "train"}
+    assert set(cli.commands) == {"export", "build", "generate", "bench", "cost", "tune", "inspect", "demo", "train"}
     for command in cli.commands.values():
         assert command.help
         for parameter in command.params:
@@ -263,3 +269,37 @@ def test_an_interrupt_is_not_a_traceback(run, monkeypatch):
 
     monkeypatch.setattr(cli, "main", interrupted)
     assert run("inspect", "x") == (130, "", "interrupted\n")
+
+
+def test_an_interrupt_ends_a_generation_under_way(run, tmp_path, monkeypatch):
+    save_byte_tokenizer(tmp_path)
+    model = FakeTarget(vocab=128, order=2)
+    passes: list[int] = []
+
+    def interrupting(prefix):
+        passes.append(len(prefix))
+        if len(passes) == 20:
+            signal.raise_signal(signal.SIGINT)  # as Ctrl-C: for the main thread, whichever raises it
+        time.sleep(0.001)
+        return model.next_token(prefix)
+
+    session = FakeSession(interrupting, vocab=model.vocab)
+    with fake_engine(tmp_path, model, session=session) as engine:
+        monkeypatch.setattr(Engine, "load", lambda *_args, **_options: engine)
+        code, out, err = run("generate", tmp_path, "--prompt", "ab", "--max-new-tokens", 400)
+        assert (code, err.strip()) == (130, "interrupted")
+        assert len(out) < 300
+        done = len(passes)
+        assert len(engine.generate([1, 2], GenerationConfig(max_new_tokens=3)).token_ids) == 3
+        assert len(passes) < done + 50  # the rest of the interrupted one was given up
+
+
+def test_a_reader_that_leaves_is_no_traceback(run, text_engine, monkeypatch):
+    reading, writing = os.pipe()
+    os.close(reading)
+    stdout = os.fdopen(writing, "w")
+    monkeypatch.setattr("sys.stdout", stdout)
+    assert run("generate", text_engine, "--prompt", "ab", "--max-new-tokens", 9) == (1, "", "")
+    monkeypatch.undo()
+    with contextlib.suppress(BrokenPipeError):
+        stdout.close()

@@ -91,7 +91,7 @@ def service(directory, text_engine):
         port = free.getsockname()[1]
     (directory / "service.py").write_text(python_blocks()[1].replace("port=8080", f"port={port}"))
     process = subprocess.Popen(
-        [sys.executable, "-W", "error", "service.py"], stderr=subprocess.PIPE, text=True, cwd=directory
+        [sys.executable, "-W", "error", "-X", "dev", "service.py"], stderr=subprocess.PIPE, text=True, cwd=directory
     )
 
     def connect():
