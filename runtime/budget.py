@@ -10,7 +10,8 @@ from spec_trt.runtime.outlook import Outlook
 
 __all__ = ["Budget", "BudgetName", "Sized"]
 
-BudgetName = Literal["auto"]
+BudgetName = Literal["auto", "fixed"]
+"""How trees are sized: as large as pays, or by the method's own options."""
 
 _LONG_MEMORY = 400
 """Passes that what is known of a method comes from."""
@@ -23,7 +24,7 @@ class Sized(Protocol):
     """What the budget wants to know of a sequence."""
 
     method: str
-    budget: int | BudgetName | None
+    budget: int | BudgetName
     outlook: Outlook | None
 
     def sizes(self) -> Sequence[Size]:
@@ -125,7 +126,7 @@ class Budget:
 
 def _fixed(sequence: Sized) -> Allowance:
     """Of a sequence whose trees have a size of their own."""
-    return UNLIMITED if sequence.budget is None else Allowance(nodes=int(sequence.budget) - 1)
+    return Allowance(nodes=sequence.budget - 1) if isinstance(sequence.budget, int) else UNLIMITED
 
 
 _FREE = DraftCost(pass_ms=0.0)

@@ -287,7 +287,7 @@ class Engine:
             draft=draft,
             method=config.method,
             head=METHODS[config.method].head,
-            budget=config.budget,
+            budget=config.budget or ("auto" if self.costs else "fixed"),
             acceptance=acceptance_rule(sampler),
             stopper=self._stopper(
                 min(config.max_new_tokens, self.max_length - len(token_ids)), eos_ids=eos_ids, stop=config.stop

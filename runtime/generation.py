@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Any, get_args
 
 from spec_trt.errors import ConfigError
 from spec_trt.runtime.accept import Guarantee
@@ -30,7 +30,8 @@ class GenerationConfig:
         ignore_eos: Whether to go on past the model's end-of-sequence tokens.
         log_probs: Whether every token comes with the target's log-probability of it, before sampling.
         budget: Nodes of a tree at the most, the root included; `auto` for as many as pay, by the costs that
-            `spec-trt profile --save` has measured; None for what the method's options say.
+            `spec-trt profile --save` has measured, and what the options allow; `fixed` for what the options say. None
+            is `auto` where there are such costs, else `fixed`.
     """
 
     method: str = "autoregressive"
@@ -45,8 +46,10 @@ class GenerationConfig:
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
             raise ConfigError(f"max_new_tokens must be at least 1, found {self.max_new_tokens}")
-        if self.budget not in (None, "auto") and (not isinstance(self.budget, int) or self.budget < 1):
-            raise ConfigError(f"budget must be auto or a number of nodes from 1 on: found {self.budget!r}; give one")
+        if self.budget not in (None, *get_args(BudgetName)) and (not isinstance(self.budget, int) or self.budget < 1):
+            raise ConfigError(
+                f"budget must be auto, fixed or a number of nodes from 1 on: found {self.budget!r}; give one of them"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,8 +43,7 @@ class LiveSequence:
         feed: Where its pieces go.
         method: The speculative method's name.
         head: The trained head that drafts for it.
-        budget: Nodes that its trees may have, the root included; `auto` where they are to be as large as pays; None for
-            the method's own sizes.
+        budget: Nodes that its trees may have, the root included; or what sizes them.
         outlook: What its drafts have been worth, where its budget is `auto`.
         longest: Tokens that it has at the most in the end.
 
@@ -69,13 +68,13 @@ class LiveSequence:
         stopper: StopChecker,
         method: str = "autoregressive",
         head: HeadName | None = None,
-        budget: int | BudgetName | None = None,
+        budget: int | BudgetName = "fixed",
         log_probs: bool = False,
         timeout: float | None = None,
     ) -> None:
         self.prompt, self.text = list(prompt), list(prompt)
         self.acceptance, self.stopper, self.method, self.head = acceptance, stopper, method, head
-        self.budget: int | BudgetName | None = budget
+        self.budget: int | BudgetName = budget
         self.outlook: Outlook | None = None
         self.longest = len(self.prompt) + stopper.remaining
         self.stats, self.feed = Stats(prompt_tokens=len(self.prompt)), Feed()
