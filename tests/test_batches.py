@@ -39,7 +39,7 @@ def mixed(engine: Engine, count: int) -> list[Asked]:
                 sampling=Sampling(temperature=0.8, top_p=0.95, repetition_penalty=1.1, seed=index)
                 if index % 3 == 1
                 else Sampling(),
-                max_new_tokens=100 if index % 5 == 4 else 8 + 5 * index % 17,
+                max_new_tokens=100 if index % 5 == 4 else 6 + 5 * index % 13,
                 ignore_eos=index % 5 == 4,
                 stop=["\n"] if index % 8 == 5 else [],
             ),
