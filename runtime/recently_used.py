@@ -13,29 +13,36 @@ Value = TypeVar("Value")
 class RecentlyUsed(Generic[Key, Value]):
     """Values by key, of which the least recently used makes room for a new one.
 
+    Attributes:
+        kept: What is kept, the least recently used first.
+
     Args:
         limit: How many are kept at the most.
         before_drop: Called before one is let go for another.
     """
 
-    def __init__(self, limit: int, before_drop: Callable[[], None]) -> None:
+    def __init__(self, limit: int, before_drop: Callable[[], None] = lambda: None) -> None:
         self._limit, self._before_drop = limit, before_drop
-        self._kept: OrderedDict[Key, Value] = OrderedDict()
+        self.kept: OrderedDict[Key, Value] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self.kept)
 
     def get(self, key: Key, make: Callable[[], Value]) -> Value:
         """The key's value; made where none is kept."""
-        if key in self._kept:
-            self._kept.move_to_end(key)
-            return self._kept[key]
-        if len(self._kept) >= self._limit:
+        if key in self.kept:
+            self.kept.move_to_end(key)
+            return self.kept[key]
+        if len(self.kept) >= self._limit:
             self._before_drop()
-            self._kept.popitem(last=False)
-        self._kept[key] = make()
-        return self._kept[key]
+            self.kept.popitem(last=False)
+        self.kept[key] = make()
+        return self.kept[key]
+
+    def clear(self) -> None:
+        """Keep none of them longer."""
+        self.kept.clear()
 
     def drop(self, key: Key) -> None:
         """Keep a key's value no longer."""
-        self._kept.pop(key, None)
+        self.kept.pop(key, None)

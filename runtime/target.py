@@ -16,10 +16,14 @@ from spec_trt.runtime.drafters.drafter import PassOutput
 from spec_trt.runtime.fixed_shapes import FixedShapes
 from spec_trt.runtime.kv_cache import DTYPES, KVCache, Rows, on_host
 from spec_trt.runtime.pass_memory import PassMemory
+from spec_trt.runtime.recently_used import RecentlyUsed
 from spec_trt.runtime.session import Session
 from spec_trt.runtime.tree import Topology, Tree, TreeBuilder
 
 __all__ = ["Target", "Verified", "joined"]
+
+_MOST_BOUND = 256
+"""Sizes of passes that are kept bound: batches of many sequences and trees of all sizes have more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +109,7 @@ class Target:
         )
         self._session, self._fixed = session, fixed
         self.prefill_chunk = prefill_chunk if fixed is None else fixed.prefill_chunk
-        self._passes: dict[_PassSize, _Pass] = {}
+        self._passes = RecentlyUsed[_PassSize, _Pass](_MOST_BOUND)
         self._bound_buffer = self.cache.buffer
         self._memory: dict[str, PassMemory] = {}
 
@@ -164,13 +168,11 @@ class Target:
         return Verified(outputs=_per_sequence(bound, trees, needs), new_rows=bound.new_rows)
 
     def _bound(self, size: _PassSize) -> _Pass:
-        """The graph bound for a pass of this size; made once per size and buffer."""
+        """The graph bound for a pass of this size; made once per size and buffer, as long as it is used."""
         if self._bound_buffer is not self.cache.buffer:
             self._passes.clear()
             self._bound_buffer = self.cache.buffer
-        if size not in self._passes:
-            self._passes[size] = self._bind(size)
-        return self._passes[size]
+        return self._passes.get(size, lambda: self._bind(size))
 
     def _bind(self, size: _PassSize) -> _Pass:
         outputs, new_rows = self._new_outputs(size), self.cache.new_rows(size.batch, size.nodes)

@@ -153,14 +153,14 @@ def test_the_buffer_is_never_another_one_and_no_pass_is_bound_twice(engines):
     _, fixed = engines
     generate(fixed, PROMPTS[1], "eagle")
     target, draft = fixed.target, fixed.heads.eagle
-    buffers, passes = (target.cache.buffer, draft.cache.buffer), dict(target._passes)
+    buffers, passes = (target.cache.buffer, draft.cache.buffer), dict(target._passes.kept)
     generate(fixed, PROMPTS[2], "eagle")
     generate(fixed, PROMPTS[1], "eagle")
     assert (target.cache.buffer, draft.cache.buffer) == buffers
-    assert all(target._passes[size] is bound for size, bound in passes.items())
+    assert all(target._passes.kept[size] is bound for size, bound in passes.items())
     assert {size.window for size in draft._passes} == {CHUNK, 2 * NODES}
     assert {size.nodes for size in draft._passes if size.causal} <= {8, 16, 32, CHUNK}
-    assert {size.nodes for size in target._passes if not size.project} <= {8, 16, 32, CHUNK}
+    assert {size.nodes for size in target._passes.kept if not size.project} <= {8, 16, 32, CHUNK}
 
 
 def test_a_sequence_runs_to_the_end_of_the_context(engines):

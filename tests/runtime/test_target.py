@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spec_trt import names
+from spec_trt.runtime import target as target_module
 from spec_trt.runtime.target import Target
 from spec_trt.runtime.tree import TreeBuilder
 from tests.runtime.fake_session import FakeSession, fake_facts
@@ -85,3 +86,14 @@ def test_a_pass_size_is_bound_once_until_the_buffer_grows(monkeypatch):
     target.cache.reserve(9)
     target.verify([TreeBuilder(7).build()])
     assert len(bound) == 2
+
+
+def test_few_sizes_of_passes_are_kept_bound(monkeypatch):
+    monkeypatch.setattr(target_module, "_MOST_BOUND", 3)
+    target, _ = make_target(cache_step=64)
+    for nodes in (1, 2, 3, 4, 1, 2):
+        builder = TreeBuilder(5)
+        builder.add_chain(0, [1] * (nodes - 1))
+        tree = builder.build()
+        np.testing.assert_array_equal(target.verify([tree]).outputs[0].argmax, MODEL.argmax([5], tree))
+    assert [size.nodes for size in target._passes.kept] == [4, 1, 2]
