@@ -45,11 +45,12 @@ class Engine:
 
     Attributes:
         manifest: What the directory holds.
+        directory: Where its tokenizer's files and measured costs are.
         new_heads: Opens the draft heads with caches of their own; raises `ClosedError` once the engine is closed.
 
     Args:
         manifest: See above.
-        directory: Where its tokenizer's files and measured costs are.
+        directory: See above.
         new_target: Makes a model with a cache of its own, for a number of sequences and bytes (any when None).
         new_heads: See above.
     """
@@ -62,7 +63,7 @@ class Engine:
         new_heads: Callable[[], Heads] = Heads,
     ) -> None:
         self.manifest = manifest
-        self._directory = directory
+        self.directory = directory
         self._new_target, self.new_heads = new_target, new_heads
         self._heads = new_heads()
         self._lock = threading.RLock()
@@ -153,11 +154,11 @@ class Engine:
     @cached_property
     def costs(self) -> Costs | None:
         """What passes cost on this machine; None where `spec-trt profile --save` has not measured it."""
-        return Costs.load(self._directory)
+        return Costs.load(self.directory)
 
     @cached_property
     def _optional_tokenizer(self) -> Tokenizer | None:
-        return load_tokenizer(self._directory)
+        return load_tokenizer(self.directory)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -168,7 +169,7 @@ class Engine:
         """
         if self._optional_tokenizer is None:
             raise ManifestError(
-                f"{self._directory} holds no tokenizer: give token ids instead of text, "
+                f"{self.directory} holds no tokenizer: give token ids instead of text, "
                 "or export again from a model that has one"
             )
         return self._optional_tokenizer
@@ -279,7 +280,7 @@ class Engine:
 
         if config.budget == "auto" and self.costs is None:
             raise ConfigError(
-                f"budget auto needs to know what passes cost here: run `spec-trt profile {self._directory} --save`"
+                f"budget auto needs to know what passes cost here: run `spec-trt profile {self.directory} --save`"
             )
         draft(self._heads)  # what is wrong with the options is known now
         return LiveSequence(

@@ -135,7 +135,7 @@ def test_costs_gaps_and_the_rate_of_an_engine(engine, monkeypatch):
 
 
 def test_the_peer_decodes_with_its_own_copy_of_the_model(engine):
-    config = ExportConfig(model=str(engine._tokenizer_directory), output=engine._tokenizer_directory, check=False)
+    config = ExportConfig(model=str(engine.directory), output=engine.directory, check=False)
     before = engine.generate([3, 4, 5], GenerationConfig(max_new_tokens=4, ignore_eos=True)).token_ids
     assert math.isfinite(speed.torch_peer(config, [3, 4, 5], tokens=24, device="cpu")())
     assert engine.generate([3, 4, 5], GenerationConfig(max_new_tokens=4, ignore_eos=True)).token_ids == before
