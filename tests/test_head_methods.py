@@ -76,7 +76,7 @@ def test_drafts_stay_inside_the_context(engine, method):
 
 def test_a_head_without_its_graph_is_refused(engine, tmp_path):
     copy = tmp_path / "engine"
-    shutil.copytree(engine._tokenizer_directory, copy)
+    shutil.copytree(engine.directory, copy)
     manifest = json.loads((copy / "manifest.json").read_text())
     del manifest["graphs"]["eagle"]
     (copy / "manifest.json").write_text(json.dumps(manifest))
