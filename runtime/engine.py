@@ -17,6 +17,7 @@ from spec_trt.manifest import Manifest, load_manifest
 from spec_trt.runtime.accept import GreedyAcceptance
 from spec_trt.runtime.acceptance_rule import acceptance_rule
 from spec_trt.runtime.backend import Backend, open_backend
+from spec_trt.runtime.cache_memory import DTYPES
 from spec_trt.runtime.costs import Costs
 from spec_trt.runtime.detokenizer import Detokenizer
 from spec_trt.runtime.drafters import METHODS, NO_HEADS, available_methods, make_drafter
@@ -25,7 +26,6 @@ from spec_trt.runtime.drafters.drafter import Drafter, PassOutput
 from spec_trt.runtime.drafters.heads import Heads
 from spec_trt.runtime.generation import Generation, GenerationConfig, Result
 from spec_trt.runtime.head_loader import HeadLoader
-from spec_trt.runtime.kv_cache import DTYPES
 from spec_trt.runtime.live_sequence import LiveSequence
 from spec_trt.runtime.sampler import Sampler
 from spec_trt.runtime.scheduler import Scheduler

@@ -1,8 +1,7 @@
 """The KV cache: one allocation, per-layer views for the graphs, and commits of accepted rows alone."""
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -11,23 +10,15 @@ from torch import Tensor
 
 from spec_trt import names
 from spec_trt.errors import BackendError, ConfigError
-from spec_trt.huge_pages import prefer_huge_pages
 from spec_trt.manifest import ModelFacts
+from spec_trt.runtime.cache_memory import ALIGNMENT, DTYPES, Rows, aligned, move_rows, on_host, untouched_zeros, zeros
 from spec_trt.runtime.gpu_rows import GpuRowWriter
 from spec_trt.runtime.pass_memory import PassMemory
 
-__all__ = ["DTYPES", "KVCache", "Rows", "on_host"]
-
-Rows = Tensor | NDArray[Any]
-"""Rows of a cache: a tensor, or `on_host` of one, which takes no detour through PyTorch to read."""
+__all__ = ["KVCache"]
 
 _ROOM = 1.5
 """Memory taken over memory asked for: the buffer grows within it, as new memory is slow to touch first."""
-
-_ALIGNMENT = 256
-"""Bytes: of every address that TensorRT is given."""
-
-DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class KVCache:
@@ -74,7 +65,7 @@ class KVCache:
         self._writer = GpuRowWriter(self._storage.device) if self._storage.is_cuda else None
         self._limited = limit_bytes is not None
         if limit_bytes is not None:
-            self._storage = _untouched_zeros(limit_bytes // self._storage.element_size(), self._storage)
+            self._storage = untouched_zeros(limit_bytes // self._storage.element_size(), self._storage)
         self.lengths: NDArray[np.int64] = np.zeros(batch, dtype=np.int64)
         self.tentative: NDArray[np.int64] = np.zeros(batch, dtype=np.int64)
         self._show(batch, 0)
@@ -82,16 +73,16 @@ class KVCache:
             self._resize(batch, step)
         else:
             self._refuse_unaligned(batch, capacity)
-            self._hold(_aligned(self._shape(batch, capacity), self._storage.new_empty).zero_())
+            self._hold(aligned(self._shape(batch, capacity), self._storage.new_empty).zero_())
 
     def _shape(self, batch: int, capacity: int) -> tuple[int, int, int, int, int]:
         return self._sections, batch, self._heads, capacity, self._head_dim
 
     def _refuse_unaligned(self, batch: int, capacity: int) -> None:
         size = self._heads * capacity * self._head_dim * self._storage.element_size()
-        if batch > 1 and size % _ALIGNMENT and self._storage.device.type != "cpu":
+        if batch > 1 and size % ALIGNMENT and self._storage.device.type != "cpu":
             raise BackendError(
-                f"a sequence's cache must be a multiple of {_ALIGNMENT} bytes for batches, found {size} bytes for "
+                f"a sequence's cache must be a multiple of {ALIGNMENT} bytes for batches, found {size} bytes for "
                 f"{capacity} rows: build the engine again, or run one sequence at a time"
             )
 
@@ -120,7 +111,7 @@ class KVCache:
 
         The passes of all sizes have one room: commit what one filled before another runs.
         """
-        return _aligned(self._shape(batch, nodes), self._new_rows.take)
+        return aligned(self._shape(batch, nodes), self._new_rows.take)
 
     def new_row_views(self, new_rows: Tensor) -> dict[str, Tensor]:
         """A pass's rows as the graphs' outputs, a contiguous view per tensor."""
@@ -210,10 +201,10 @@ class KVCache:
             )
         on_cpu = earlier.device.type == "cpu"
         if size > len(earlier) or not (on_cpu or self._limited):
-            self._storage = _zeros(int(size * _ROOM) if on_cpu else size, earlier)
+            self._storage = zeros(int(size * _ROOM) if on_cpu else size, earlier)
         rows = int((self.lengths + self.tentative).max())
         if rows:
-            _move_rows(
+            move_rows(
                 on_host(earlier), on_host(self._storage), rows, before=tuple(before), after=self._shape(batch, capacity)
             )
         self._show(batch, capacity)
@@ -267,64 +258,6 @@ class KVCache:
             for start, first, count in _runs(kept):
                 target = slice(end + start, end + start + count)
                 self._host[:, slots.start + row, :, target] = source[:, row, :, first : first + count]
-
-
-def _zeros(size: int, like: Tensor) -> Tensor:
-    """New memory, on a CPU in huge pages and filled without PyTorch's threads, which wait for busy cores."""
-    storage = like.new_empty(size)
-    if storage.device.type == "cpu":
-        prefer_huge_pages(storage.data_ptr(), storage.nbytes)
-    on_host(storage)[:] = 0
-    return storage
-
-
-def _untouched_zeros(size: int, like: Tensor) -> Tensor:
-    """New memory that the system gives, page by page, as it is used."""
-    if like.device.type != "cpu":
-        return like.new_zeros(size)
-    zeros = torch.from_numpy(np.zeros(size * like.element_size(), dtype=np.uint8)).view(like.dtype)
-    prefer_huge_pages(zeros.data_ptr(), zeros.nbytes)
-    return zeros
-
-
-def _aligned(shape: tuple[int, ...], allocate: Callable[[int], Tensor]) -> Tensor:
-    """A tensor whose every section begins where TensorRT lets a tensor begin, and is contiguous from there on."""
-    sections, batch, heads, rows, head_dim = shape
-    section = -(-batch * heads * rows * head_dim // _ALIGNMENT) * _ALIGNMENT  # numbers, of a byte at the least
-    strides = (section, heads * rows * head_dim, rows * head_dim, head_dim, 1)
-    return allocate(sections * section).as_strided(shape, strides)
-
-
-def _move_rows(source: Any, target: Any, rows: int, *, before: tuple[int, ...], after: tuple[int, ...]) -> None:  # noqa: ANN401 - see `on_host`
-    """Move the first rows of every head to where they lie in a buffer of another shape.
-
-    Args:
-        source: The buffer's numbers, one behind another.
-        target: Where they go; may be the same memory.
-        rows: How many.
-        before: Shape of the buffer, [2 * layers, batch, kv_heads, capacity, head_dim].
-        after: Of the target's, larger or smaller in batch and capacity.
-    """
-    sections, _, heads, _, head_dim = before
-    batch, used = min(before[1], after[1]), rows * head_dim
-    moves = [
-        (
-            ((section * before[1] + sequence) * heads + head) * before[3] * head_dim,
-            ((section * after[1] + sequence) * heads + head) * after[3] * head_dim,
-        )
-        for section in range(sections)
-        for sequence in range(batch)
-        for head in range(heads)
-    ]
-    for here, there in reversed(moves) if after[1] >= before[1] and after[3] >= before[3] else moves:
-        target[there : there + used] = source[here : here + used]
-
-
-def on_host(tensor: Rows) -> Any:  # noqa: ANN401 - an array or a tensor: both are indexed alike
-    """The same memory as a NumPy array where there is one: right after a pass its shorter way counts."""
-    if isinstance(tensor, np.ndarray) or tensor.device.type != "cpu":
-        return tensor
-    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def _runs(nodes: Sequence[int]) -> list[tuple[int, int, int]]:

@@ -8,7 +8,7 @@ from torch import Tensor
 from spec_trt import names
 from spec_trt.manifest import MedusaFacts, ModelFacts
 from spec_trt.runtime.bound_graph import BoundGraph
-from spec_trt.runtime.kv_cache import DTYPES, on_host
+from spec_trt.runtime.cache_memory import DTYPES, on_host
 from spec_trt.runtime.session import Session
 
 __all__ = ["MedusaModel"]

@@ -1,29 +1,21 @@
-"""Many requests at once: a queue, and a thread that decodes whoever there is room for."""
+"""Many requests at once, each served as if it were alone."""
 
-import logging
 import os
-import threading
 import weakref
-from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from spec_trt.errors import BusyError, ClosedError, ConfigError, PromptError
-from spec_trt.runtime.batch import Batch
+from spec_trt.errors import ConfigError, PromptError
+from spec_trt.runtime.cache_room import CacheRoom, Fits
 from spec_trt.runtime.generation import Generation, GenerationConfig
 from spec_trt.runtime.live_sequence import LiveSequence
-from spec_trt.runtime.target import Target
+from spec_trt.runtime.worker import Worker
 
 if TYPE_CHECKING:
     from spec_trt.runtime.engine import Engine, Prompt
 
 __all__ = ["Scheduler", "SchedulerConfig"]
-
-Fits = Callable[[int, int], bool]
-
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +63,9 @@ class Scheduler:
         self._engine, self._process = engine, os.getpid()
         engine.claim(self)
         try:
-            room = _Room.of(engine, self.config)
+            room = CacheRoom.of(engine, self.config)
             self._fits: Fits | None = room.fits
-            self._worker = _Worker(room.batch(engine, self.config), room.places + self.config.queue)
+            self._worker = Worker(room.batch(engine, self.config), room.places + self.config.queue)
         except BaseException:
             engine.release(self)
             raise
@@ -143,120 +135,3 @@ class Scheduler:
             raise ConfigError(
                 "the engine was loaded before a fork, its threads are not in this process: load it after the fork"
             )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Room:
-    """What there is memory for.
-
-    Attributes:
-        target: The model, with its cache.
-        places: Sequences at once.
-        fits: Whether a number of sequences may have a number of rows each.
-    """
-
-    target: Target
-    places: int
-    fits: Fits
-
-    @classmethod
-    def of(cls, engine: "Engine", config: SchedulerConfig) -> "_Room":
-        """An engine of fixed shapes has all of its cache from the start; another one's grows."""
-        places = min(config.slots, engine.max_batch)
-        if not engine.has_fixed_cache:
-            share = None if config.cache_bytes is None else _targets_share(engine, config.cache_bytes)
-            target = engine.new_target(cache_bytes=share)
-            cache = target.cache
-            return cls(
-                target=target,
-                places=places,
-                fits=lambda batch, rows: share is None or cache.bytes_for(batch, rows) <= share,
-            )
-        if config.cache_bytes is not None:
-            each = engine.max_length * (engine.target_row_bytes + engine.draft_row_bytes)
-            places = min(places, config.cache_bytes // each)
-            if not places:
-                raise ConfigError(
-                    f"cache_bytes must be at least the {each} bytes of one sequence of this engine, found "
-                    f"{config.cache_bytes}: raise it, or build the engine with a smaller --max-length"
-                )
-        return cls(target=engine.new_target(batch=places), places=places, fits=lambda _batch, _rows: True)
-
-    def batch(self, engine: "Engine", config: SchedulerConfig) -> Batch:
-        """The batch that lives in it."""
-        return Batch(
-            self.target,
-            engine.new_heads,
-            places=self.places,
-            reuse_prefixes=config.reuse_prefixes,
-            fits=self.fits,
-            costs=engine.costs,
-        )
-
-
-def _targets_share(engine: "Engine", cache_bytes: int) -> int:
-    """The target's part of a limit: while a draft's cache moves to a larger place, it takes thrice its rows."""
-    target, draft = engine.target_row_bytes, 3 * engine.draft_row_bytes
-    return cache_bytes * target // (target + draft)
-
-
-class _Worker:
-    """The thread. It knows neither scheduler nor engine: so that forgetting these ends it."""
-
-    def __init__(self, batch: Batch, limit: int) -> None:
-        self.in_flight, self.closed = 0, False
-        self._batch, self._queue = batch, deque[LiveSequence]()
-        self._limit, self._changed = limit, threading.Condition()
-        self._thread = threading.Thread(target=self._run, name="spec-trt", daemon=True)
-        self._thread.start()
-
-    def add(self, sequence: LiveSequence) -> None:
-        """Queue a sequence, from any thread."""
-        with self._changed:
-            if self.closed:
-                raise ClosedError("the engine is closed: load it again")
-            if self.in_flight >= self._limit:
-                raise BusyError(f"{self.in_flight} requests are in flight, no more are taken: try again later")
-            self.in_flight += 1
-            self._queue.append(sequence)
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        """End the thread, and all sequences with it."""
-        with self._changed:
-            self.closed = True
-            self._changed.notify_all()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
-
-    def _run(self) -> None:
-        error: BaseException = ClosedError("the engine was closed before the generation's end")
-        try:
-            while self._wait_for_work():
-                self._admit()
-                self._batch.step()
-        except BaseException as fault:  # a fault of ours: nobody may wait for ever
-            _LOG.exception("the scheduler ends on a fault of its own")
-            error = fault
-        with self._changed:
-            self.closed, self.in_flight = True, 0
-        for sequence in self._queue:
-            sequence.feed.fail(error)
-        self._batch.fail(error)
-        del self._batch, self._queue
-
-    def _wait_for_work(self) -> bool:
-        """Wait until somebody is there; whether to go on."""
-        with self._changed:
-            self.in_flight = len(self._batch.live) + len(self._queue)
-            self._changed.wait_for(lambda: self.closed or self.in_flight > 0)
-            return not self.closed
-
-    def _admit(self) -> None:
-        """Begin those who have waited longest, as far as there is room."""
-        for sequence in [*self._queue]:
-            sequence.end_if_asked()
-            if sequence.ended:
-                self._queue.remove(sequence)
-        while self._queue and self._batch.admit(self._queue[0]):
-            self._queue.popleft()

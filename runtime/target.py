@@ -12,9 +12,10 @@ from torch import Tensor
 from spec_trt import names
 from spec_trt.manifest import ModelFacts
 from spec_trt.runtime.bound_graph import BoundGraph
+from spec_trt.runtime.cache_memory import DTYPES, Rows, on_host
 from spec_trt.runtime.drafters.drafter import PassOutput
 from spec_trt.runtime.fixed_shapes import FixedShapes
-from spec_trt.runtime.kv_cache import DTYPES, KVCache, Rows, on_host
+from spec_trt.runtime.kv_cache import KVCache
 from spec_trt.runtime.pass_memory import PassMemory
 from spec_trt.runtime.recently_used import RecentlyUsed
 from spec_trt.runtime.session import Session

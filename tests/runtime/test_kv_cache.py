@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from spec_trt import names
 from spec_trt.errors import BackendError, ConfigError
-from spec_trt.runtime.kv_cache import KVCache, on_host
+from spec_trt.runtime.cache_memory import on_host
+from spec_trt.runtime.kv_cache import KVCache
 from tests.runtime.fake_session import fake_facts
 
 

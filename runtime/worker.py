@@ -1,0 +1,75 @@
+"""The thread that decodes: it takes whoever there is room for, and waits while there is nobody."""
+
+import logging
+import threading
+from collections import deque
+
+from spec_trt.errors import BusyError, ClosedError
+from spec_trt.runtime.batch import Batch
+from spec_trt.runtime.live_sequence import LiveSequence
+
+__all__ = ["Worker"]
+
+_LOG = logging.getLogger(__name__)
+
+
+class Worker:
+    """The thread. It knows neither scheduler nor engine: so that forgetting these ends it."""
+
+    def __init__(self, batch: Batch, limit: int) -> None:
+        self.in_flight, self.closed = 0, False
+        self._batch, self._queue = batch, deque[LiveSequence]()
+        self._limit, self._changed = limit, threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="spec-trt", daemon=True)
+        self._thread.start()
+
+    def add(self, sequence: LiveSequence) -> None:
+        """Queue a sequence, from any thread."""
+        with self._changed:
+            if self.closed:
+                raise ClosedError("the engine is closed: load it again")
+            if self.in_flight >= self._limit:
+                raise BusyError(f"{self.in_flight} requests are in flight, no more are taken: try again later")
+            self.in_flight += 1
+            self._queue.append(sequence)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """End the thread, and all sequences with it."""
+        with self._changed:
+            self.closed = True
+            self._changed.notify_all()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        error: BaseException = ClosedError("the engine was closed before the generation's end")
+        try:
+            while self._wait_for_work():
+                self._admit()
+                self._batch.step()
+        except BaseException as fault:  # a fault of ours: nobody may wait for ever
+            _LOG.exception("the scheduler ends on a fault of its own")
+            error = fault
+        with self._changed:
+            self.closed, self.in_flight = True, 0
+        for sequence in self._queue:
+            sequence.feed.fail(error)
+        self._batch.fail(error)
+        del self._batch, self._queue
+
+    def _wait_for_work(self) -> bool:
+        """Wait until somebody is there; whether to go on."""
+        with self._changed:
+            self.in_flight = len(self._batch.live) + len(self._queue)
+            self._changed.wait_for(lambda: self.closed or self.in_flight > 0)
+            return not self.closed
+
+    def _admit(self) -> None:
+        """Begin those who have waited longest, as far as there is room."""
+        for sequence in [*self._queue]:
+            sequence.end_if_asked()
+            if sequence.ended:
+                self._queue.remove(sequence)
+        while self._queue and self._batch.admit(self._queue[0]):
+            self._queue.popleft()
