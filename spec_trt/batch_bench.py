@@ -1,25 +1,40 @@
 """Throughput: methods side by side at several numbers of requests in flight."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
-from spec_trt.batch_bench_report import BatchReport, BatchRound
+from spec_trt.batch_bench_report import BatchReport, BatchRound, BatchScore
 from spec_trt.bench import WARM_UP_TOKENS, BenchConfig, compare_with_plain, first_prompts
 from spec_trt.bench_report import BASELINE
 from spec_trt.errors import ConfigError
 from spec_trt.prompts import PromptRecord
 from spec_trt.runtime.engine import Engine
 from spec_trt.runtime.generation import GenerationConfig, Result
+from spec_trt.runtime.sampling import Sampling
 from spec_trt.runtime.scheduler import Scheduler, SchedulerConfig
 from spec_trt.runtime.stats import Stats
 
 __all__ = ["check_batches", "planned_answers", "run_batch_bench"]
 
-Run = tuple[str, int]
-"""A method, and how many requests are in flight."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Served:
+    """All prompts, answered once.
+
+    Attributes:
+        method: By which method.
+        batch: With how many requests in flight.
+        seconds: From the first request to the last answer.
+        results: The prompts' answers.
+    """
+
+    method: str
+    batch: int
+    seconds: float
+    results: list[Result]
 
 
 def check_batches(batches: Sequence[int], records: Sequence[PromptRecord], config: BenchConfig) -> None:
@@ -76,14 +91,18 @@ def run_batch_bench(
     plan = _plan(batches, config)
     for method, batch in plan:
         _warm_up(engine, prompts, config.run_of(method), batch)
-    rounds = [
-        {(method, batch): _serve(engine, prompts, config.run_of(method), batch, on_answer) for method, batch in plan}
+    served = [
+        _serve(engine, prompts, config.run_of(method), batch, on_answer)
         for _ in range(config.repeats)
+        for method, batch in plan
     ]
-    return _report(engine, prompts, config, rounds)
+    report = BatchReport(prompts=len(prompts), max_new_tokens=config.max_new_tokens, sampling=config.sampling)
+    for each in served:
+        _score(report.score(each.method, each.batch), engine, prompts, served[0].results, each, config.sampling)
+    return report
 
 
-def _plan(batches: Sequence[int], config: BenchConfig) -> list[Run]:
+def _plan(batches: Sequence[int], config: BenchConfig) -> list[tuple[str, int]]:
     """Plain decoding one at a time, then every method at every batch."""
     methods = (BASELINE, *config.methods)
     return list(dict.fromkeys([(BASELINE, 1), *((method, batch) for method in methods for batch in batches)]))
@@ -100,12 +119,8 @@ def _serve(
     run: GenerationConfig,
     batch: int,
     on_answer: Callable[[], object] = lambda: None,
-) -> tuple[float, list[Result]]:
-    """Answer all prompts with so many in flight, the next one as soon as one has ended.
-
-    Returns:
-        The seconds it took, and the results.
-    """
+) -> _Served:
+    """Answer all prompts with so many in flight, the next one as soon as one has ended."""
     # As nothing is taken over of earlier texts, a run does not depend on those before it.
     serving = SchedulerConfig(slots=batch, queue=batch, reuse_prefixes=False)
     with ThreadPoolExecutor(batch) as clients, Scheduler(engine, serving):
@@ -114,29 +129,20 @@ def _serve(
         for result in clients.map(partial(engine.generate, config=run), prompts):
             results.append(result)
             on_answer()
-        return time.perf_counter() - began, results
+        seconds = time.perf_counter() - began
+    return _Served(method=run.method, batch=batch, seconds=seconds, results=results)
 
 
-def _report(
+def _score(
+    score: BatchScore,
     engine: Engine,
     prompts: Sequence[list[int]],
-    config: BenchConfig,
-    rounds: Sequence[Mapping[Run, tuple[float, list[Result]]]],
-) -> BatchReport:
-    report = BatchReport(prompts=len(prompts), max_new_tokens=config.max_new_tokens, sampling=config.sampling)
-    plain = rounds[0][BASELINE, 1][1]
-    for method, batch, seconds, results in _flat(rounds):
-        score = report.score(method, batch)
-        score.rounds.append(BatchRound(seconds=seconds, stats=sum((result.stats for result in results), Stats())))
-        for prompt, expected, found in zip(prompts, plain, results, strict=True):
-            comparison = compare_with_plain(engine, prompt, expected, found, config.sampling)
-            score.compare(found.guarantee, comparison)
-    return report
-
-
-def _flat(
-    rounds: Sequence[Mapping[Run, tuple[float, list[Result]]]],
-) -> Iterator[tuple[str, int, float, list[Result]]]:
-    for runs in rounds:
-        for (method, batch), (seconds, results) in runs.items():
-            yield method, batch, seconds, results
+    plain: Sequence[Result],
+    served: _Served,
+    sampling: Sampling,
+) -> None:
+    """Count a round, each answer beside plain decoding's."""
+    stats = sum((result.stats for result in served.results), Stats())
+    score.rounds.append(BatchRound(seconds=served.seconds, stats=stats))
+    for prompt, expected, found in zip(prompts, plain, served.results, strict=True):
+        score.compare(found.guarantee, compare_with_plain(engine, prompt, expected, found, sampling))
