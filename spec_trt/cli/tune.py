@@ -10,6 +10,7 @@ from spec_trt.cli.options import engine_argument, runtime_options, sampling_opti
 from spec_trt.errors import ConfigError
 
 if TYPE_CHECKING:
+    from spec_trt.runtime.budget import BudgetName
     from spec_trt.runtime.sampling import Sampling
     from spec_trt.tune.report import TuneReport
 
@@ -28,6 +29,13 @@ __all__ = ["command"]
 @click.option("--max-nodes", type=int, default=32, show_default=True, help="Nodes of a tree at the most, but the root.")
 @click.option(
     "--repeats", type=int, default=3, show_default=True, help="Runs per held-out prompt and tree; the median counts."
+)
+@click.option(
+    "--budget",
+    type=click.Choice(["fixed", "auto"]),
+    default="fixed",
+    show_default=True,
+    help="Compare the whole trees, or as much of each as pays from pass to pass, as `generate` does.",
 )
 @sampling_options
 @click.option("--raw", is_flag=True, help="Do not use the model's chat template.")
@@ -55,6 +63,7 @@ def command(
     max_new_tokens: int,
     max_nodes: int,
     repeats: int,
+    budget: "BudgetName",
     sampling: "Sampling",
     raw: bool,
     write: bool,
@@ -85,7 +94,12 @@ def command(
 
     names = () if methods is None else tuple(name.strip() for name in methods.split(",") if name.strip())
     config = TuneConfig(
-        methods=names, max_nodes=max_nodes, max_new_tokens=max_new_tokens, repeats=repeats, sampling=sampling
+        methods=names,
+        max_nodes=max_nodes,
+        max_new_tokens=max_new_tokens,
+        repeats=repeats,
+        sampling=sampling,
+        budget=budget,
     )
     manifest = load_engine_manifest(engine)
     chosen, costs = chosen_methods(manifest, config), load_costs(engine)

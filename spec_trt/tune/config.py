@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from spec_trt.errors import ConfigError
+from spec_trt.runtime.budget import BudgetName
 from spec_trt.runtime.drafters import METHODS
 from spec_trt.runtime.drafters.static_tree import StaticTreeOptions
 from spec_trt.runtime.sampling import Sampling
@@ -26,6 +27,7 @@ class TuneConfig:
         max_new_tokens: Per generation.
         repeats: Rounds per held-out prompt.
         sampling: How tokens are chosen.
+        budget: What sizes the trees that are measured: the whole tree is what is tuned, `auto` takes beginnings of it.
 
     Raises:
         ConfigError: A value makes no sense.
@@ -36,6 +38,7 @@ class TuneConfig:
     max_new_tokens: int = 128
     repeats: int = 3
     sampling: Sampling = field(default_factory=Sampling)
+    budget: BudgetName = "fixed"
 
     def __post_init__(self) -> None:
         unfit = [name for name in self.methods if name not in static_tree_methods()]

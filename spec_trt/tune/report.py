@@ -35,15 +35,16 @@ class TreeReport:
         return max(map(len, self.paths))
 
     def to_json(self, plain: HeldOut) -> dict[str, Any]:
-        """The figures by name."""
-        low, high = self.held_out.range_over(plain)
+        """The figures by name; `nodes_per_pass` has the root too."""
+        stats, (low, high) = self.held_out.stats, self.held_out.range_over(plain)
         return {
             "tree": [list(path) for path in self.paths],
             "nodes": len(self.paths),
             "depth": self.depth,
             "predicted_accept_length": self.accept_length,
             "predicted_speedup": self.speedup,
-            "accept_length": self.held_out.stats.accept_length,
+            "accept_length": stats.accept_length,
+            "nodes_per_pass": stats.nodes / stats.passes,
             "ms_per_token": self.held_out.mean_ms_per_token,
             "speedup": self.held_out.speedup_over(plain),
             "speedup_low": low,

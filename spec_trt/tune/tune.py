@@ -144,7 +144,12 @@ class _Job:
         return wide_tree(facts.tree, ranks=facts.top_k, depth=depth, nodes=min(_WIDE_NODES, self._room))
 
     def _run(self, method: str) -> GenerationConfig:
-        return GenerationConfig(method=method, sampling=self.config.sampling, max_new_tokens=self.config.max_new_tokens)
+        return GenerationConfig(
+            method=method,
+            sampling=self.config.sampling,
+            max_new_tokens=self.config.max_new_tokens,
+            budget=self.config.budget,
+        )
 
     def _measure(self, method: str, trees: dict[str, list[RankPath]]) -> dict[str, HeldOut]:
         runs = {PLAIN: self._run("autoregressive"), DEFAULT: self._run(method)}

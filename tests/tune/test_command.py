@@ -68,6 +68,7 @@ def test_a_tree_is_written_that_the_engine_then_drafts(run, engine, prompts, tmp
     found = json.loads(text)["methods"]["eagle"]
     assert found["written"]
     assert found["tuned"]["depth"] == 1
+    assert found["default"]["nodes_per_pass"] > 0.6 * (1 + found["default"]["nodes"])
     after = load_manifest(engine, verify=True).heads
     assert before.eagle is not None
     assert after.eagle is not None
@@ -76,7 +77,7 @@ def test_a_tree_is_written_that_the_engine_then_drafts(run, engine, prompts, tmp
     assert before.medusa == after.medusa
     with Engine.load(engine, threads=1) as loaded:
         results = [
-            loaded.generate([3, 4, 5], GenerationConfig(max_new_tokens=6, ignore_eos=True, **options))
+            loaded.generate([3, 4, 5], GenerationConfig(max_new_tokens=6, ignore_eos=True, budget="fixed", **options))
             for options in ({"method": "eagle"}, {"method": "eagle", "options": {"tree": str(out)}}, {})
         ]
     assert results[0].token_ids == results[1].token_ids == results[2].token_ids
@@ -91,6 +92,15 @@ def test_a_dry_run_writes_nothing_and_both_methods_are_tuned(run, engine, prompt
     assert "eagle: 3 prompts fitted to, 1 held out" in text
     assert "the engine keeps its tree" in text
     assert {path.name: path.read_bytes() for path in engine.iterdir()} == before
+
+
+def test_a_budget_of_auto_takes_as_much_of_a_tree_as_pays(run, engine, prompts):
+    code, text, _ = run(
+        engine, "--prompts", prompts, "--methods", "eagle", "--dry-run", "--json", "--budget", "auto", *LIMITS
+    )
+    assert code == 0
+    found = json.loads(text)["methods"]["eagle"]
+    assert found["default"]["nodes_per_pass"] < 0.6 * (1 + found["default"]["nodes"])
 
 
 def test_without_costs_it_says_how_to_measure_them(run, engine, prompts):
