@@ -58,7 +58,18 @@ def fails(result, *parts):
 
 
 def test_every_command_and_option_has_help():
-    assert set(cli.commands) == {"export", "build", "generate", "bench", "cost", "tune", "inspect", "demo", "train"}
+    assert set(cli.commands) == {
+        "export",
+        "build",
+        "generate",
+        "bench",
+        "cost",
+        "profile",
+        "tune",
+        "inspect",
+        "demo",
+        "train",
+    }
     for command in cli.commands.values():
         assert command.help
         for parameter in command.params:
@@ -72,7 +83,7 @@ def test_version_and_unknown_things(run):
     assert "No such command" in err
 
 
-@pytest.mark.parametrize("command", ["generate", "bench"])
+@pytest.mark.parametrize("command", ["generate", "bench", "profile"])
 def test_help_lists_methods_and_their_options(run, command):
     code, out, _ = run(command, "--help")
     assert code == 0

@@ -14,6 +14,7 @@ from spec_trt.cli.demo import command as demo
 from spec_trt.cli.export import command as export
 from spec_trt.cli.generate import command as generate
 from spec_trt.cli.inspect import command as inspect
+from spec_trt.cli.profile import command as profile
 from spec_trt.cli.train import command as train
 from spec_trt.cli.tune import command as tune
 from spec_trt.errors import SpecTrtError
@@ -27,7 +28,7 @@ def cli() -> None:
     """Self-speculative decoding: export a model, build an engine, generate several tokens per pass."""
 
 
-for command in (train, export, build, generate, bench, cost, tune, inspect, demo):
+for command in (train, export, build, generate, bench, cost, profile, tune, inspect, demo):
     cli.add_command(command)
 
 

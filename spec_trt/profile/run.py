@@ -1,0 +1,247 @@
+"""A whole profile: load, generate, measure, conclude."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from spec_trt.bench_report import BASELINE
+from spec_trt.errors import ConfigError
+from spec_trt.manifest import Manifest, load_manifest
+from spec_trt.profile.break_even import Standing, break_even_table, standing
+from spec_trt.profile.cost_curve import CurveConfig, Track, measure_prefill, measure_verify
+from spec_trt.profile.draft_costs import draft_costs, measure_heads
+from spec_trt.profile.generations import (
+    MethodLatency,
+    encode_prompts,
+    latency,
+    record_batch,
+    record_methods,
+)
+from spec_trt.profile.kernels import KernelProfile, check_profiled, profile_kernels
+from spec_trt.profile.machine import machine_line, peak_memory_bytes
+from spec_trt.profile.overhead import Overhead, measure_overhead
+from spec_trt.profile.prompts import BUILT_IN_PROMPTS
+from spec_trt.profile.recording import Recording
+from spec_trt.profile.report import Best, EngineLine, Profile
+from spec_trt.profile.session_times import SessionRun, TimedBackend
+from spec_trt.prompts import PromptRecord
+from spec_trt.runtime.backend import open_backend
+from spec_trt.runtime.costs import Costs
+from spec_trt.runtime.engine import Engine
+from spec_trt.runtime.generation import GenerationConfig
+
+__all__ = ["Measured", "ProfileConfig", "run_profile"]
+
+_OVERHEAD_BATCHES = (1, 16)
+_OVERHEAD_TOKENS = 24
+_OVERHEAD_PROMPT = 32
+_PREFILL_TOKENS = 512
+_KERNEL_NODES = (1, 16)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileConfig:
+    """What to profile.
+
+    Attributes:
+        engine: The engine's directory.
+        prompts: To answer; short ones of several kinds when None.
+        methods: By name; all that the engine can run when None. Plain decoding always runs.
+        options: By method, its own options.
+        max_new_tokens: Of an answer.
+        raw: Whether to leave the chat template out.
+        curve: Which passes to measure.
+        kernels: Whether to profile the operators too.
+        device: See `Engine.load`.
+        threads: See `Engine.load`.
+        cuda_graphs: See `Engine.load`.
+        verify: See `Engine.load`.
+    """
+
+    engine: Path
+    prompts: Sequence[PromptRecord] | None = None
+    methods: Sequence[str] | None = None
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    max_new_tokens: int = 64
+    raw: bool = False
+    curve: CurveConfig = field(default_factory=CurveConfig)
+    kernels: bool = False
+    device: str | None = None
+    threads: int | None = None
+    cuda_graphs: bool = True
+    verify: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 2:
+            raise ConfigError(f"max_new_tokens must be at least 2, found {self.max_new_tokens}: one is no step yet")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A profile, and the steps that it was made of.
+
+    Attributes:
+        profile: The figures.
+        recordings: The generations, pass by pass.
+        runs: When the graphs ran meanwhile.
+    """
+
+    profile: Profile
+    recordings: Sequence[Recording]
+    runs: Sequence[SessionRun]
+
+
+def run_profile(config: ProfileConfig, track: Track[Any] = lambda items, _name: items) -> Measured:
+    """Profile an engine. The generations come first: what they take at the most is the engine's own.
+
+    Args:
+        config: What to profile.
+        track: Goes through the parts of a longer task, given its name: for a progress bar.
+
+    Raises:
+        SpecTrtError: As `Engine.load`, and where a method or prompt can't be run.
+    """
+    manifest = load_manifest(config.engine, verify=config.verify)
+    if config.kernels:
+        check_profiled(manifest)
+    started = time.perf_counter()
+    opened = open_backend(
+        config.engine, manifest, device=config.device, threads=config.threads, cuda_graphs=config.cuda_graphs
+    )
+    backend = TimedBackend(opened)
+    with Engine.on_backend(config.engine, manifest, backend) as engine:
+        load_s = time.perf_counter() - started
+        return _measure(config, manifest, engine, backend, load_s, track)
+
+
+def _measure(
+    config: ProfileConfig, manifest: Manifest, engine: Engine, backend: TimedBackend, load_s: float, track: Track[Any]
+) -> Measured:
+    started = time.perf_counter()
+    prompts = _prompts(engine, config)
+    tokenizer_load_s = time.perf_counter() - started
+    runs_of = _runs_of(engine, config)
+    recordings = record_methods(engine, prompts, runs_of, track)
+    runs = list(backend.runs)
+    latencies = [
+        latency(name, run.options, [one for one in recordings if one.method == name]) for name, run in runs_of.items()
+    ]
+    peak, device = peak_memory_bytes(backend.device), backend.device
+    overhead = _overhead(engine, backend, prompts[0], track)
+    past = round(_mean([one.past for recording in recordings for one in recording.passes]))
+    costs = Costs(
+        machine=machine_line(device),
+        threads=config.threads,
+        precision=engine.precision,
+        verify=measure_verify(engine, config.curve, track),
+        draft=draft_costs({one.method: one.phase_ms["draft"].mean for one in latencies}, measure_heads(engine, past)),
+        overhead_ms=max(overhead[0].besides_ms, 0.0),
+    )
+    standings = _standings(recordings, latencies, costs)
+    profile = Profile(
+        engine=_engine_line(config, manifest),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        load_s=load_s,
+        tokenizer_load_s=tokenizer_load_s,
+        peak_memory_bytes=peak,
+        prefill_tokens_per_s=measure_prefill(engine, _PREFILL_TOKENS),
+        overhead=overhead,
+        costs=costs,
+        prompts=len(prompts),
+        max_new_tokens=config.max_new_tokens,
+        methods=latencies,
+        past=past,
+        break_even=break_even_table(
+            costs, past, sorted({cost.nodes for cost in costs.verify}), sorted({cost.batch for cost in costs.verify})
+        ),
+        standings=standings,
+        best=_best(standings),
+        kernels=_kernels(config, manifest, track, past),
+    )
+    return Measured(profile=profile, recordings=recordings, runs=runs)
+
+
+def _prompts(engine: Engine, config: ProfileConfig) -> list[list[int]]:
+    """The prompts as tokens; built-in ones are cut to what the engine holds, others refused."""
+    room = engine.max_length - config.max_new_tokens
+    if config.prompts is None:
+        return encode_prompts(engine, BUILT_IN_PROMPTS, raw=config.raw, room=room)
+    prompts = encode_prompts(engine, config.prompts, raw=config.raw, room=engine.max_length)
+    for prompt in prompts:
+        engine.check_prompt(prompt)
+    return prompts
+
+
+def _runs_of(engine: Engine, config: ProfileConfig) -> dict[str, GenerationConfig]:
+    """How each method generates, plain decoding first; to the last token, so that all have as many steps."""
+    methods = engine.methods if config.methods is None else config.methods
+    return {
+        name: GenerationConfig(
+            method=name, options=config.options.get(name, {}), max_new_tokens=config.max_new_tokens, ignore_eos=True
+        )
+        for name in dict.fromkeys([BASELINE, *methods])
+    }
+
+
+def _overhead(engine: Engine, backend: TimedBackend, prompt: Sequence[int], track: Track[Any]) -> list[Overhead]:
+    run = GenerationConfig(max_new_tokens=min(_OVERHEAD_TOKENS, engine.max_length - 1), ignore_eos=True)
+    found = []
+    for batch in track(_OVERHEAD_BATCHES, "loop overhead"):
+        begin = len(backend.runs)
+        recordings = record_batch(engine, prompt[-_OVERHEAD_PROMPT:], run, batch)
+        found.append(measure_overhead(recordings, backend.runs[begin:]))
+    return found
+
+
+def _standings(recordings: Sequence[Recording], latencies: Sequence[MethodLatency], costs: Costs) -> list[Standing]:
+    plain = latencies[0].tokens_per_s
+    batches = sorted({cost.batch for cost in costs.verify})
+    return [
+        standing(
+            one.method,
+            [drafted for recording in recordings if recording.method == one.method for drafted in recording.passes],
+            costs,
+            measured_speedup=one.tokens_per_s / plain,
+            batches=batches,
+        )
+        for one in latencies
+    ]
+
+
+def _best(standings: Sequence[Standing]) -> Best:
+    chosen = max(standings, key=lambda one: one.best.speedup)
+    return Best(
+        method=chosen.method,
+        nodes=chosen.best.nodes,
+        accept_length=chosen.best.accept_length,
+        speedup=chosen.best.speedup,
+        as_it_is=chosen.best.speedup <= chosen.predicted_speedup,
+    )
+
+
+def _kernels(config: ProfileConfig, manifest: Manifest, track: Track[Any], past: int) -> list[KernelProfile]:
+    if not config.kernels:
+        return []
+    return [
+        profile_kernels(config.engine, manifest, nodes=nodes, past=past, device=config.device, threads=config.threads)
+        for nodes in track(_KERNEL_NODES, "operators")
+    ]
+
+
+def _engine_line(config: ProfileConfig, manifest: Manifest) -> EngineLine:
+    built = manifest.engine
+    assert built is not None  # an engine is open
+    return EngineLine(
+        name=config.engine.resolve().name,
+        model=manifest.source.model,
+        backend=built.backend,
+        library_version=built.library_version,
+        precision=built.precision,
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
