@@ -6,6 +6,13 @@ from typing import TYPE_CHECKING
 
 from spec_trt.errors import ConfigError
 from spec_trt.runtime.batch import Batch
+from spec_trt.runtime.engine_size import (
+    draft_row_bytes,
+    has_fixed_cache,
+    max_batch,
+    max_length,
+    target_row_bytes,
+)
 from spec_trt.runtime.target import Target
 
 if TYPE_CHECKING:
@@ -35,8 +42,8 @@ class CacheRoom:
     @classmethod
     def of(cls, engine: "Engine", config: "SchedulerConfig") -> "CacheRoom":
         """An engine of fixed shapes has all of its cache from the start; another one's grows."""
-        places = min(config.slots, engine.max_batch)
-        if not engine.has_fixed_cache:
+        places = min(config.slots, max_batch(engine.manifest))
+        if not has_fixed_cache(engine.manifest):
             share = None if config.cache_bytes is None else _targets_share(engine, config.cache_bytes)
             target = engine.new_target(cache_bytes=share)
             cache = target.cache
@@ -46,7 +53,7 @@ class CacheRoom:
                 fits=lambda batch, rows: share is None or cache.bytes_for(batch, rows) <= share,
             )
         if config.cache_bytes is not None:
-            each = engine.max_length * (engine.target_row_bytes + engine.draft_row_bytes)
+            each = max_length(engine.manifest) * (target_row_bytes(engine.manifest) + draft_row_bytes(engine.manifest))
             places = min(places, config.cache_bytes // each)
             if not places:
                 raise ConfigError(
@@ -69,5 +76,5 @@ class CacheRoom:
 
 def _targets_share(engine: "Engine", cache_bytes: int) -> int:
     """The target's part of a limit: while a draft's cache moves to a larger place, it takes thrice its rows."""
-    target, draft = engine.target_row_bytes, 3 * engine.draft_row_bytes
+    target, draft = target_row_bytes(engine.manifest), 3 * draft_row_bytes(engine.manifest)
     return cache_bytes * target // (target + draft)

@@ -1,10 +1,8 @@
 """The engine: a directory that `build` wrote, loaded and ready to generate."""
 
-import sys
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from functools import cached_property
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, TypeGuard, cast, overload
@@ -12,27 +10,21 @@ from typing import NoReturn, TypeGuard, cast, overload
 from torch import Tensor
 
 from spec_trt import names
-from spec_trt.errors import BusyError, ClosedError, ConfigError, ManifestError, PromptError
+from spec_trt.errors import BusyError, ClosedError, ConfigError
 from spec_trt.manifest import Manifest, load_manifest
-from spec_trt.runtime.accept import GreedyAcceptance
-from spec_trt.runtime.acceptance_rule import acceptance_rule
 from spec_trt.runtime.backend import Backend, open_backend
-from spec_trt.runtime.cache_memory import DTYPES
 from spec_trt.runtime.costs import Costs
-from spec_trt.runtime.detokenizer import Detokenizer
-from spec_trt.runtime.drafters import METHODS, NO_HEADS, available_methods, make_drafter
-from spec_trt.runtime.drafters.autoregressive import AutoregressiveDrafter
-from spec_trt.runtime.drafters.drafter import Drafter, PassOutput
+from spec_trt.runtime.drafters import NO_HEADS, available_methods
 from spec_trt.runtime.drafters.heads import Heads
+from spec_trt.runtime.engine_size import max_batch, max_length
 from spec_trt.runtime.generation import Generation, GenerationConfig, Result
 from spec_trt.runtime.head_loader import HeadLoader
 from spec_trt.runtime.live_sequence import LiveSequence
-from spec_trt.runtime.sampler import Sampler
+from spec_trt.runtime.reception import Reception
 from spec_trt.runtime.scheduler import Scheduler
-from spec_trt.runtime.stop import Emission, StopChecker
+from spec_trt.runtime.stop import Emission
 from spec_trt.runtime.target import Target
-from spec_trt.runtime.tree import ROOT, Tree
-from spec_trt.tokenizer import Tokenizer, load_tokenizer
+from spec_trt.tokenizer import Tokenizer
 
 __all__ = ["Engine", "Prompt", "Prompts"]
 
@@ -66,6 +58,7 @@ class Engine:
         self.directory = directory
         self._new_target, self.new_heads = new_target, new_heads
         self._heads = new_heads()
+        self._reception = Reception(manifest, directory, self._heads)
         self._lock = threading.RLock()
         self._claimant: weakref.ref[Scheduler] | None = None
         self._own: Scheduler | None = None
@@ -117,9 +110,12 @@ class Engine:
     @property
     def max_length(self) -> int:
         """Tokens of a sequence at the most, prompt included: the model's context, or what the engine was built for."""
-        built = self.manifest.engine.tensorrt if self.manifest.engine else None
-        longest = self.manifest.model.max_positions
-        return longest if built is None else min(longest, built.max_length)
+        return max_length(self.manifest)
+
+    @property
+    def max_batch(self) -> int:
+        """Sequences of one pass at the most, as far as the engine was built for a number of them."""
+        return max_batch(self.manifest)
 
     @property
     def precision(self) -> str:
@@ -127,38 +123,9 @@ class Engine:
         return self.manifest.engine.precision if self.manifest.engine else self.manifest.model.dtype
 
     @property
-    def max_batch(self) -> int:
-        """Sequences of one pass at the most, as far as the engine was built for a number of them."""
-        built = self.manifest.engine.tensorrt if self.manifest.engine else None
-        return sys.maxsize if built is None else built.max_batch
-
-    @property
-    def has_fixed_cache(self) -> bool:
-        """Whether every sequence's cache has room for `max_length` tokens from the start."""
-        return self.manifest.engine is not None and self.manifest.engine.tensorrt is not None
-
-    @property
-    def target_row_bytes(self) -> int:
-        """Memory of one token in the target's cache."""
-        model = self.manifest.model
-        return 2 * model.layers * model.kv_heads * model.head_dim * DTYPES[model.dtype].itemsize
-
-    @property
-    def draft_row_bytes(self) -> int:
-        """Memory of one token in a draft model's cache; 0 without one."""
-        eagle = self.manifest.heads.eagle
-        if eagle is None:
-            return 0
-        return 2 * eagle.layers * eagle.kv_heads * eagle.head_dim * DTYPES[self.manifest.model.dtype].itemsize
-
-    @cached_property
     def costs(self) -> Costs | None:
         """What passes cost on this machine; None where `spec-trt profile --save` has not measured it."""
-        return Costs.load(self.directory)
-
-    @cached_property
-    def _optional_tokenizer(self) -> Tokenizer | None:
-        return load_tokenizer(self.directory)
+        return self._reception.costs
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -167,12 +134,7 @@ class Engine:
         Raises:
             ManifestError: The directory holds none: prompts must be token ids, and text is empty.
         """
-        if self._optional_tokenizer is None:
-            raise ManifestError(
-                f"{self.directory} holds no tokenizer: give token ids instead of text, "
-                "or export again from a model that has one"
-            )
-        return self._optional_tokenizer
+        return self._reception.tokenizer
 
     def encode(self, text: str, *, chat: bool = False) -> list[int]:
         """Token ids of a prompt, inside the model's chat template if asked for.
@@ -180,11 +142,15 @@ class Engine:
         Raises:
             PromptError: The text is empty, or there is no chat template.
         """
-        if not text:
-            raise PromptError("the prompt is empty: expected some text")
-        if not _is_unicode(text):
-            raise PromptError("the prompt is not valid text: expected UTF-8")
-        return self.tokenizer.encode_chat([{"role": "user", "content": text}]) if chat else self.tokenizer.encode(text)
+        return self._reception.encode(text, chat=chat)
+
+    def check_prompt(self, token_ids: Sequence[int]) -> None:
+        """Refuse a prompt that can't be run.
+
+        Raises:
+            PromptError: It is empty, does not fit the context, or has an id outside the vocabulary.
+        """
+        self._reception.check_prompt(token_ids)
 
     @overload
     def generate(  # type: ignore[overload-overlap]  # a text is a sequence of texts itself
@@ -237,6 +203,7 @@ class Engine:
         with self._lock:
             self._new_target, self.new_heads = _closed, _closed
             self._heads, self._own = NO_HEADS, None
+            self._reception = Reception(self.manifest, self.directory, NO_HEADS)
 
     def __enter__(self) -> "Engine":
         return self
@@ -255,52 +222,13 @@ class Engine:
         Raises:
             PromptError: As `stream`.
         """
-        self.check_prompt(token_ids)
-        kept = _KeptLogits()
-        sequence = LiveSequence(
-            token_ids, draft=lambda _heads: AutoregressiveDrafter(), acceptance=kept, stopper=self._stopper(1)
-        )
+        sequence, kept = self._reception.take_for_logits(token_ids)
         self._scheduler().run(sequence).result()
         return kept.logits
 
     def prepare(self, prompt: Prompt, config: GenerationConfig, *, timeout: float | None = None) -> LiveSequence:
         """A sequence that is ready to be decoded, all of what was asked for checked; see `Scheduler.submit`."""
-        token_ids = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        self.check_prompt(token_ids)
-        if timeout is not None and not timeout > 0:
-            raise ConfigError(f"a timeout must be more than 0 seconds: found {timeout}; leave it out for none")
-        model = self.manifest.model
-        eos_ids = () if config.ignore_eos else model.eos_ids
-        sampler = Sampler(config.sampling, token_ids, vocab=model.vocab)
-
-        def draft(heads: Heads) -> Drafter:
-            return make_drafter(
-                config.method, config.options, vocab=model.vocab, eos_ids=eos_ids, heads=heads, sampler=sampler
-            )
-
-        if config.budget == "auto" and self.costs is None:
-            raise ConfigError(
-                f"budget auto needs to know what passes cost here: run `spec-trt profile {self.directory} --save`"
-            )
-        draft(self._heads)  # what is wrong with the options is known now
-        return LiveSequence(
-            token_ids,
-            draft=draft,
-            method=config.method,
-            head=METHODS[config.method].head,
-            budget=config.budget or ("auto" if self.costs else "fixed"),
-            acceptance=acceptance_rule(sampler),
-            stopper=self._stopper(
-                min(config.max_new_tokens, self.max_length - len(token_ids)), eos_ids=eos_ids, stop=config.stop
-            ),
-            log_probs=config.log_probs,
-            timeout=timeout,
-        )
-
-    def _stopper(self, limit: int, *, eos_ids: Collection[int] = (), stop: Sequence[str] = ()) -> StopChecker:
-        tokenizer = self._optional_tokenizer
-        detokenizer = Detokenizer(tokenizer.decode if tokenizer else _no_text)
-        return StopChecker(detokenizer=detokenizer, eos_ids=eos_ids, stop=stop, max_new_tokens=limit)
+        return self._reception.take(prompt, config, timeout)
 
     def new_target(self, *, batch: int = 1, cache_bytes: int | None = None) -> Target:
         """The model with a cache of its own, for those who run passes themselves.
@@ -362,38 +290,6 @@ class Engine:
                     earlier.result()
         return [generation.result() for generation in generations]
 
-    def check_prompt(self, token_ids: Sequence[int]) -> None:
-        """Refuse a prompt that can't be run.
-
-        Raises:
-            PromptError: It is empty, does not fit the context, or has an id outside the vocabulary.
-        """
-        model = self.manifest.model
-        if not token_ids:
-            raise PromptError("the prompt is empty: expected at least one token")
-        if len(token_ids) >= self.max_length:
-            built = self.max_length < model.max_positions
-            holds, remedy = (
-                ("engine", ", or build it again with a larger --max-length") if built else ("model's context", "")
-            )
-            raise PromptError(
-                f"the prompt has {len(token_ids)} tokens, the {holds} holds {self.max_length} and needs room for at "
-                f"least one more: shorten the prompt{remedy}"
-            )
-        outside = [token for token in token_ids if not 0 <= token < model.vocab]
-        if outside:
-            raise PromptError(f"token id {outside[0]} is outside the model's vocabulary of {model.vocab}")
-
-
-class _KeptLogits(GreedyAcceptance):
-    """Accepts nothing, and keeps the logits behind the root."""
-
-    needs = frozenset({names.LOGITS})
-
-    def accept(self, tree: Tree, out: PassOutput) -> tuple[list[int], int]:
-        self.logits = out.tensors[names.LOGITS][ROOT].clone()
-        return super().accept(tree, out)
-
 
 def _is_several(prompt: Prompt | Prompts) -> TypeGuard[Prompts]:
     return not isinstance(prompt, str) and len(prompt) > 0 and not isinstance(prompt[0], int)
@@ -401,17 +297,3 @@ def _is_several(prompt: Prompt | Prompts) -> TypeGuard[Prompts]:
 
 def _closed(*_arguments: object) -> NoReturn:
     raise ClosedError("the engine is closed: load it again")
-
-
-def _is_unicode(text: str) -> bool:
-    """Whether a text has no lone surrogates, as undecodable bytes leave them."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _no_text(token_ids: Sequence[int]) -> str:  # noqa: ARG001 - a tokenizer's signature
-    """What token ids decode to without a tokenizer."""
-    return ""

@@ -181,7 +181,7 @@ def test_those_who_have_a_size_of_their_own_keep_it():
 def test_no_budget_changes_an_output(tmp_path_factory, method, prompt, per_node, seed, budget):
     sampling = Sampling() if seed is None else Sampling(temperature=1.0, top_p=0.9, seed=seed)
     with fake_engine(tmp_path_factory.getbasetemp(), MODEL, logits=MODEL.logits) as engine:
-        engine.costs = costs(per_node, draft_ms=1.0)
+        engine._reception.costs = costs(per_node, draft_ms=1.0)
         plain = GenerationConfig(max_new_tokens=40, sampling=sampling, budget="fixed")
         sized = GenerationConfig(max_new_tokens=40, sampling=sampling, method=method, budget=budget)
         expected = engine.generate(prompt, plain)

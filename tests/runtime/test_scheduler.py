@@ -16,6 +16,7 @@ import pytest
 from spec_trt.errors import BusyError, ClosedError, ConfigError, PromptError
 from spec_trt.runtime import Engine, GenerationConfig, Sampling, Scheduler, SchedulerConfig
 from spec_trt.runtime.drafters import METHODS
+from spec_trt.runtime.engine_size import target_row_bytes
 from tests.runtime.fake_engine import fake_engine
 from tests.runtime.fake_session import FakeSession
 from tests.runtime.fakes import FakeTarget
@@ -312,7 +313,7 @@ def test_one_scheduler_at_a_time(engine, gate):
 
 
 def test_the_caches_limit_holds_and_what_can_never_fit_is_refused(engine):
-    row = engine.target_row_bytes
+    row = target_row_bytes(engine.manifest)
     with Scheduler(engine, SchedulerConfig(slots=8, cache_bytes=row * 64 * 3)) as scheduler:
         targets = [scheduler._worker._batch._target]
         with pytest.raises(PromptError, match=r"may grow to 203 tokens, more than fit the cache's limit of \d+ bytes"):
