@@ -86,7 +86,8 @@ def command(
 
     With `--batch` all prompts are asked with so many requests in flight. Tokens per second then are those of all
     requests on the clock (the reading of prompts excluded), speedup is over plain decoding one at a time, and token
-    and first token ms are medians of what a request waits for a token and for its first one.
+    and first token ms are medians of what a request waits for a token and for its first one. A run begins and ends with
+    fewer in flight, so take several times as many prompts, and answers of more than a few tokens.
     """
     from spec_trt.bench import BenchConfig
     from spec_trt.prompts import load_prompts
