@@ -63,7 +63,6 @@ def test_every_command_and_option_has_help():
         "build",
         "generate",
         "bench",
-        "cost",
         "profile",
         "tune",
         "inspect",

@@ -20,14 +20,13 @@ class OrtGraph:
     Args:
         path: The ONNX file.
         threads: Threads inside one operator; the number of cores when None.
-        profile_prefix: Where ONNX Runtime's profile goes, when one is wanted.
 
     Raises:
         BackendError: ONNX Runtime is missing or refuses the file.
     """
 
-    def __init__(self, path: Path, *, threads: int | None = None, profile_prefix: Path | None = None) -> None:
-        self.session = open_session(path, threads=threads, profile_prefix=profile_prefix)
+    def __init__(self, path: Path, *, threads: int | None = None) -> None:
+        self.session = open_session(path, threads=threads)
         self.inputs = {item.name: item for item in self.session.get_inputs()}
         self.cache_names = [name for name in self.inputs if name.startswith(_CACHE_PREFIX) and name != names.PAST_LENS]
 

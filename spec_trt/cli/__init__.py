@@ -9,7 +9,6 @@ import click
 from spec_trt import __version__
 from spec_trt.cli.bench import command as bench
 from spec_trt.cli.build import command as build
-from spec_trt.cli.cost import command as cost
 from spec_trt.cli.demo import command as demo
 from spec_trt.cli.export import command as export
 from spec_trt.cli.generate import command as generate
@@ -28,7 +27,7 @@ def cli() -> None:
     """Self-speculative decoding: export a model, build an engine, generate several tokens per pass."""
 
 
-for command in (train, export, build, generate, bench, cost, profile, tune, inspect, demo):
+for command in (train, export, build, generate, bench, profile, tune, inspect, demo):
     cli.add_command(command)
 
 

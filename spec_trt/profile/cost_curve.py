@@ -1,7 +1,7 @@
 """c(n): what a verify pass costs by nodes, past and batch; and how quickly prompts are read."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TypeVar
@@ -15,6 +15,7 @@ from spec_trt.runtime.tree import Tree, TreeBuilder
 __all__ = ["CurveConfig", "Size", "Track", "chain", "fill", "measure_prefill", "measure_verify", "sizes"]
 
 _LEAST_ROUNDS = 3
+_QUICK_S = 0.1  # a slower pass is not noticeably slower behind one of another size
 _LARGEST_PASS = 512  # nodes of all sequences: more is no decoding any more
 
 Item = TypeVar("Item")
@@ -32,6 +33,7 @@ class CurveConfig:
         batches: Sequences.
         rounds: Runs of each size at the most.
         seconds: After which the runs of a batch and past get no more.
+        slow_s: Seconds of a pass that nobody would decode with: no larger one is measured.
 
     Raises:
         ConfigError: A number is too small.
@@ -41,7 +43,8 @@ class CurveConfig:
     pasts: Sequence[int] = (64, 512, 1024)
     batches: Sequence[int] = (1, 4, 8)
     rounds: int = 15
-    seconds: float = 6.0
+    seconds: float = 5.0
+    slow_s: float = 1.0
 
     def __post_init__(self) -> None:
         for option, values, least in (("nodes", self.nodes, 1), ("past", self.pasts, 0), ("batch", self.batches, 1)):
@@ -103,21 +106,36 @@ def fill(target: Target, past: int) -> None:
 
 
 def _measure(target: Target, size: Size, config: CurveConfig) -> list[VerifyCost]:
-    trees = [[chain(count)] * size.batch for count in size.nodes]
-    times: list[list[float]] = [[] for _ in trees]
+    trees = {count: [chain(count)] * size.batch for count in size.nodes}
+    times: dict[int, list[float]] = {count: [] for count in _affordable(target, trees, config.slow_s)}
     deadline = time.perf_counter() + config.seconds
     for number in range(config.rounds):
         if number >= _LEAST_ROUNDS and time.perf_counter() > deadline:
             break
-        for tree, found in zip(trees, times, strict=True):
-            target.verify(tree)
-            started = time.perf_counter()
-            target.verify(tree)
-            found.append(time.perf_counter() - started)
+        for count, found in times.items():
+            if not found or found[-1] < _QUICK_S:
+                target.verify(trees[count])
+            found.append(_seconds(target, trees[count]))
     return [
         VerifyCost(batch=size.batch, nodes=count, past=size.past, ms=1e3 * median(found))
-        for count, found in zip(size.nodes, times, strict=True)
+        for count, found in times.items()
     ]
+
+
+def _affordable(target: Target, trees: Mapping[int, Sequence[Tree]], slow_s: float) -> list[int]:
+    """Run every size once, up to the first slow one."""
+    found = []
+    for count, tree in trees.items():
+        found.append(count)
+        if _seconds(target, tree) > slow_s:
+            break
+    return found
+
+
+def _seconds(target: Target, trees: Sequence[Tree]) -> float:
+    started = time.perf_counter()
+    target.verify(trees)
+    return time.perf_counter() - started
 
 
 def chain(nodes: int) -> Tree:

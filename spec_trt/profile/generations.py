@@ -1,5 +1,7 @@
 """Real generations of every method on the same prompts, in turn, and what their latency was."""
 
+import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -81,6 +83,8 @@ def record_methods(
     prompts: Sequence[Sequence[int]],
     configs: Mapping[str, GenerationConfig],
     track: Track[Sequence[int]],
+    *,
+    seconds: float = math.inf,
 ) -> list[Recording]:
     """Run every method on every prompt, in turn; each is warmed up first.
 
@@ -89,10 +93,14 @@ def record_methods(
         prompts: As tokens.
         configs: By name, how a method generates.
         track: Goes through the prompts.
+        seconds: After which no further prompt is begun.
     """
-    recordings = []
+    recordings: list[Recording] = []
+    deadline = time.perf_counter() + seconds
     with Scheduler(engine, SchedulerConfig(slots=1, reuse_prefixes=False)) as scheduler:
         for number, prompt in enumerate(track(prompts, "generations")):
+            if time.perf_counter() > deadline:
+                break
             if not number:
                 for name, config in configs.items():
                     _record(engine, scheduler, name, prompt, replace(config, max_new_tokens=_WARM_UP_TOKENS))

@@ -1,5 +1,6 @@
 """A whole profile: load, generate, measure, conclude."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ _OVERHEAD_TOKENS = 24
 _OVERHEAD_PROMPT = 32
 _PREFILL_TOKENS = 512
 _KERNEL_NODES = (1, 16)
+_BUILT_IN_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,7 @@ class ProfileConfig:
 
     Attributes:
         engine: The engine's directory.
-        prompts: To answer; short ones of several kinds when None.
+        prompts: To answer; when None, short ones of several kinds, as many as a minute allows.
         methods: By name; all that the engine can run when None. Plain decoding always runs.
         options: By method, its own options.
         max_new_tokens: Of an answer.
@@ -124,7 +126,8 @@ def _measure(
     prompts = _prompts(engine, config)
     tokenizer_load_s = time.perf_counter() - started
     runs_of = _runs_of(engine, config)
-    recordings = record_methods(engine, prompts, runs_of, track)
+    seconds = math.inf if config.prompts else _BUILT_IN_SECONDS
+    recordings = record_methods(engine, prompts, runs_of, track, seconds=seconds)
     runs = list(backend.runs)
     latencies = [
         latency(name, run.options, [one for one in recordings if one.method == name]) for name, run in runs_of.items()
@@ -150,7 +153,7 @@ def _measure(
         prefill_tokens_per_s=measure_prefill(engine, _PREFILL_TOKENS),
         overhead=overhead,
         costs=costs,
-        prompts=len(prompts),
+        prompts=len(recordings) // len(runs_of),
         max_new_tokens=config.max_new_tokens,
         methods=latencies,
         past=past,

@@ -49,22 +49,3 @@ def test_unknown_choices_are_refused(run, text_bundle, tmp_path, option):
     code, output, error = run("build", text_bundle, tmp_path / "engine", *option)
     assert (code, output) == (2, "")
     assert option[1] in error
-
-
-def test_cost_prints_tables_and_json(run, text_engine):
-    options = ("--nodes", "1,2", "--past", "8", "--repeats", "2", "--kernels", "2")
-    code, output, _ = run("cost", text_engine, *options)
-    assert code == 0
-    assert "c(n)" in output
-    assert "costliest kernels at 16 nodes" in output
-    code, output, _ = run("cost", text_engine, *options, "--json")
-    result = json.loads(output)
-    assert [item["nodes"] for item in result["passes"]] == [1, 2]
-    assert [len(result["kernels"][nodes]) for nodes in ("1", "16")] == [2, 2]
-
-
-@pytest.mark.parametrize("option", [("--nodes", "0"), ("--nodes", "x"), ("--past", "-1")])
-def test_cost_refuses_impossible_sizes(run, text_engine, option):
-    code, output, error = run("cost", text_engine, *option)
-    assert (code, output) == (1, "")
-    assert error.startswith("error: ")

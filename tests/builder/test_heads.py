@@ -1,6 +1,5 @@
 """Draft heads' graphs in engines: what they compute, in which precision, and what they cost."""
 
-import json
 from functools import cache
 
 import numpy as np
@@ -10,14 +9,14 @@ import pytest
 from spec_trt import names
 from spec_trt.builder.build import build_engine
 from spec_trt.builder.config import BuildConfig
-from spec_trt.builder.cost import measure_head_cost
 from spec_trt.builder.linear import ROTATION, find_linears
 from spec_trt.builder.onnxruntime_session import OrtGraph
 from spec_trt.builder.patterns import is_weight
 from spec_trt.builder.smoke import smoke_test
-from spec_trt.cli import main
 from spec_trt.errors import BuildError
 from spec_trt.manifest import load_manifest
+from spec_trt.profile.draft_costs import measure_heads
+from spec_trt.runtime.engine import Engine
 from tests.builder.graphs import make_graph, random_array
 
 GRAPHS = [("medusa", names.MEDUSA), ("medusa", names.EAGLE), ("eagle3", names.EAGLE), ("eagle3", names.EAGLE_FUSE)]
@@ -169,23 +168,8 @@ def test_damaged_heads_are_found(tmp_path, body, message):
         smoke_test(tmp_path / "medusa.onnx", 97)
 
 
-def test_heads_cost_is_measured_by_graph_and_size(engine):
-    costs = measure_head_cost(engine("eagle3", "int8"), nodes=(1, 4), pasts=(0, 16), threads=1, repeats=2)
-    eagle = [(names.EAGLE, past, nodes) for past in (0, 16) for nodes in (1, 4)]
-    fuse = [(names.EAGLE_FUSE, None, nodes) for nodes in (1, 4)]
-    assert [(cost.graph, cost.past, cost.nodes) for cost in costs] == [*eagle, *fuse]
-    assert all(cost.latency_ms > 0 for cost in costs)
-
-
-def test_cost_lists_the_heads(engine, capsys):
-    command = ["cost", str(engine("medusa", "int8")), "--past", "8", "--repeats", "1", "--kernels", "0"]
-    main([*command, "--nodes", "1,32"])
-    text = capsys.readouterr().out
-    assert "draft heads\ngraph" in text
-    assert [line.split()[:3] for line in text.splitlines() if line.startswith(("medusa", "eagle"))] == [
-        ["medusa", "-", "1"],
-        ["eagle", "8", "1"],
-    ]
-    main([*command, "--nodes", "32", "--json"])
-    heads = json.loads(capsys.readouterr().out)["heads"]
-    assert [(item["graph"], item["nodes"]) for item in heads] == [(names.MEDUSA, 32), (names.EAGLE, 32)]
+def test_a_profile_measures_the_heads(engine):
+    with Engine.load(engine("eagle3", "int8"), threads=1) as loaded:
+        assert measure_heads(loaded, past=16, rounds=2)["eagle"].fixed_ms > 0
+    with Engine.load(engine("medusa", "int8"), threads=1) as loaded:
+        assert set(measure_heads(loaded, past=16, rounds=2)) == {"medusa", "eagle"}

@@ -1,4 +1,4 @@
-"""Evaluation, cost and calibration on a tiny model."""
+"""Evaluation and calibration on a tiny model."""
 
 import numpy as np
 import onnx_ir as ir
@@ -8,7 +8,6 @@ from spec_trt.builder.build import build_engine
 from spec_trt.builder.calibration import calibration_tokens, measure_absmax
 from spec_trt.builder.calibration_text import EXCHANGES
 from spec_trt.builder.config import BuildConfig
-from spec_trt.builder.cost import kernel_profile, measure_head_cost, measure_pass_cost
 from spec_trt.builder.evaluate import evaluate, evaluation_tokens
 from spec_trt.builder.linear import find_linears
 from spec_trt.builder.pipeline import lower
@@ -112,18 +111,3 @@ def test_evaluation_needs_a_tokenizer_and_long_texts(text_bundle, tmp_path):
         evaluation_tokens(load_tokenizer(text_bundle), path)
     with pytest.raises(DataError, match="needs a tokenizer"):
         evaluation_tokens(None, path)
-
-
-def test_pass_costs(text_engine):
-    costs = measure_pass_cost(text_engine, nodes=(1, 4), pasts=(0, 16), threads=1, repeats=3)
-    assert [(cost.past, cost.nodes) for cost in costs] == [(0, 1), (0, 4), (16, 1), (16, 4)]
-    assert all(cost.latency_ms > 0 for cost in costs)
-    assert costs[0].ratio == costs[2].ratio == 1
-    assert measure_head_cost(text_engine, threads=1) == []
-
-
-def test_kernel_profile(text_engine):
-    profile = kernel_profile(text_engine, nodes=2, past=16, threads=1, repeats=3, count=4)
-    assert len(profile) == 4
-    assert [kernel.total_ms for kernel in profile] == sorted((kernel.total_ms for kernel in profile), reverse=True)
-    assert all(0 < kernel.share < 1 and kernel.calls >= 1 for kernel in profile)

@@ -14,7 +14,6 @@ from onnx import TensorProto, helper
 from spec_trt import names
 from spec_trt.builder.build import build_engine
 from spec_trt.builder.config import BuildConfig, TensorRtOptions
-from spec_trt.builder.cost import measure_head_cost
 from spec_trt.builder.tensorrt import child
 from spec_trt.builder.tensorrt.network_report import load_report, report_file
 from spec_trt.builder.tensorrt.settings import choose_settings
@@ -153,11 +152,6 @@ def test_softcap_and_windows(family_bundle, tmp_path, attention):
     out = tmp_path / "engine"
     build_engine(BuildConfig(bundle=family_bundle("gemma2"), out=out, backend="trt-rtx", tensorrt=options))
     assert load_report(out / report_file(names.BASE)).plugins == ({names.OP_NAME: 2} if attention == "plugin" else {})
-
-
-def test_cost_is_of_onnx_runtimes_engines_alone(plugin_engine):
-    with pytest.raises(ManifestError, match="was built for trt-rtx: `cost` measures ONNX Runtime's engines"):
-        measure_head_cost(plugin_engine, nodes=(1,), pasts=(0,), threads=1, repeats=1)
 
 
 def test_building_again_does_nothing_and_other_settings_need_force(plugin_engine, fp16_bundle):

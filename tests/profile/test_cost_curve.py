@@ -76,6 +76,11 @@ def test_the_time_for_a_size_is_limited(engine):
     assert len(measure_verify(engine, config, lambda items, _name: items)) == 1
 
 
+def test_sizes_beyond_the_first_slow_one_are_left_out(engine):
+    config = CurveConfig(nodes=(1, 4, 8, 16), pasts=(8,), batches=(1,), rounds=1, slow_s=0.0)
+    assert [cost.nodes for cost in measure_verify(engine, config, lambda items, _name: items)] == [1]
+
+
 def test_a_prompt_is_read_at_some_rate(engine):
     assert measure_prefill(engine, 100, repeats=1) > 0
     assert measure_prefill(engine, 10**6, repeats=1) > 0  # no longer than the context

@@ -49,6 +49,11 @@ def test_every_method_answers_every_prompt_in_turn(recordings):
     assert [recording.method for recording in recordings] == METHODS * len(PROMPTS)
 
 
+def test_no_prompt_is_begun_after_the_time_is_up(timed):
+    configs = {"ngram": GenerationConfig(method="ngram", max_new_tokens=4)}
+    assert record_methods(timed[0], PROMPTS, configs, lambda items, _name: items, seconds=0.0) == []
+
+
 def test_a_recording_is_what_the_stats_say(recordings):
     for recording in recordings:
         passes, stats = recording.passes, recording.stats
