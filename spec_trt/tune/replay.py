@@ -28,7 +28,7 @@ class Replay:
 
 
 def replay(traces: Sequence[Trace], tree: Collection[Sequence[int]]) -> Replay:
-    """Take the passes of a tree: exact, as outputs don't depend on it, and drafts on nothing but the text before them.
+    """Take the passes of a tree: what it drafts depends on the text before alone, and the text not on what is drafted.
 
     Args:
         traces: Generations in which every pass drafted this tree or a wider one.
