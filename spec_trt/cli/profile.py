@@ -78,8 +78,9 @@ def command(
     From both follows the accept length that a tree must reach to pay, where each method stands against it, and what
     would be best here.
     """
+    from spec_trt.profile.config import ProfileConfig
     from spec_trt.profile.cost_curve import CurveConfig
-    from spec_trt.profile.run import ProfileConfig, run_profile
+    from spec_trt.profile.run import run_profile
     from spec_trt.profile.text import profile_text
     from spec_trt.prompts import load_prompts
     from spec_trt.runtime.drafters import METHODS

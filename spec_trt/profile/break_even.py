@@ -202,6 +202,8 @@ def _budget(
     draft: DraftCost,
     past: float,
 ) -> Budget:
+    if not size:  # nothing is drafted, nor asked for
+        return Budget(nodes=0, accept_length=1.0, speedup=1.0)
     smaller = [_cut(one, kept) for one in passes]
     length = 1 + sum(len(one.accepted) for one in smaller) / len(smaller)
     draft_ms = sum(_draft_ms(draft, one, cut) for one, cut in zip(passes, smaller, strict=True)) / len(passes)

@@ -1,7 +1,7 @@
 """c(n): what a verify pass costs by nodes, past and batch; and how quickly prompts are read."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TypeVar
@@ -9,10 +9,22 @@ from typing import TypeVar
 from spec_trt.errors import ConfigError
 from spec_trt.runtime.costs import VerifyCost
 from spec_trt.runtime.engine import Engine
+from spec_trt.runtime.engine_size import has_fixed_cache
 from spec_trt.runtime.target import Target
 from spec_trt.runtime.tree import Tree, TreeBuilder
 
-__all__ = ["CurveConfig", "Size", "Track", "chain", "fill", "measure_prefill", "measure_verify", "sizes"]
+__all__ = [
+    "CurveConfig",
+    "CurveTimer",
+    "PassTimer",
+    "Size",
+    "Track",
+    "chain",
+    "fill",
+    "measure_prefill",
+    "measure_verify",
+    "sizes",
+]
 
 _LEAST_ROUNDS = 3
 _QUICK_S = 0.1  # a slower pass is not noticeably slower behind one of another size
@@ -42,7 +54,7 @@ class CurveConfig:
     nodes: Sequence[int] = (1, 2, 4, 8, 16, 32, 64)
     pasts: Sequence[int] = (64, 512, 1024)
     batches: Sequence[int] = (1, 4, 8)
-    rounds: int = 15
+    rounds: int = 20
     seconds: float = 5.0
     slow_s: float = 1.0
 
@@ -65,7 +77,7 @@ def sizes(engine: Engine, config: CurveConfig) -> list[Size]:
     """What of the sizes asked for the engine has room for, and is of use; at least the smallest past and batch."""
     built = engine.manifest.engine.tensorrt if engine.manifest.engine else None
     most = min(max(config.nodes), built.max_nodes) if built else max(config.nodes)
-    nodes = sorted({min(count, most) for count in config.nodes})
+    nodes = sorted({1, *(min(count, most) for count in config.nodes)})  # 1 is what the others are compared with
     room = engine.max_length - nodes[-1]
     pasts = sorted({past for past in config.pasts if past <= room} or {max(room, 1)})
     batches = sorted({min(batch, engine.max_batch) for batch in config.batches})
@@ -76,66 +88,118 @@ def sizes(engine: Engine, config: CurveConfig) -> list[Size]:
     ]
 
 
-def measure_verify(engine: Engine, config: CurveConfig, track: Track[Size]) -> list[VerifyCost]:
+def measure_verify(engine: Engine, config: CurveConfig, track: Track[Size], begun: "CurveTimer") -> list[VerifyCost]:
     """The median cost of every size.
-
-    The sizes of a batch and past take turns, so that a busy moment hits all alike. Each is run untimed first: the pass
-    before was of another size, which decoding's seldom is.
 
     Args:
         engine: The engine.
         config: What to measure.
         track: Goes through the batches and pasts.
+        begun: The timer of the smallest batch, which has been at it meanwhile.
     """
     found: list[VerifyCost] = []
-    target: Target | None = None
     for size in track(sizes(engine, config), "verify passes"):
-        if target is None or target.cache.batch != size.batch:
-            target = None  # the earlier one's cache is given back first
-            target = engine.new_target(batch=size.batch)
-        fill(target, size.past)
-        found += _measure(target, size, config)
+        if size.batch == begun.batch:
+            found += begun.costs(size.past)
+            continue
+        timer = PassTimer(engine.new_target(batch=size.batch), size, config)
+        timer.finish()
+        found += timer.costs()
     return found
+
+
+class CurveTimer:
+    """Times the passes of the smallest batch, a round whenever it is asked to.
+
+    So these costs are of the same minutes as the generations that are held against them: a shared machine's speed is
+    another one by the minute.
+
+    Attributes:
+        batch: The batch.
+
+    Args:
+        engine: The engine.
+        config: What to measure.
+    """
+
+    def __init__(self, engine: Engine, config: CurveConfig) -> None:
+        of_all = sizes(engine, config)
+        self.batch = of_all[0].batch
+        shared = engine.new_target(batch=self.batch) if has_fixed_cache(engine.manifest) else None
+        self._timers = {
+            size.past: PassTimer(shared or engine.new_target(batch=self.batch), size, config)
+            for size in of_all
+            if size.batch == self.batch
+        }
+
+    def round(self) -> None:
+        """Time every size once more."""
+        for timer in self._timers.values():
+            timer.round()
+
+    def costs(self, past: int) -> list[VerifyCost]:
+        """The medians at a past, of a few rounds at the least."""
+        self._timers[past].finish()
+        return self._timers[past].costs()
+
+
+class PassTimer:
+    """Times the passes of one batch and past.
+
+    The sizes take turns, so that a busy moment hits all alike. Each is run untimed first: the pass before was of
+    another size, which decoding's seldom is.
+
+    Args:
+        target: The model, its cache for this timer.
+        size: The passes.
+        config: How long to be at it.
+    """
+
+    def __init__(self, target: Target, size: Size, config: CurveConfig) -> None:
+        self._target, self._size, self._config = target, size, config
+        self._times: dict[int, list[float]] = {}
+
+    def round(self) -> None:
+        """Time every size once; in the first round, up to the first slow one."""
+        fill(self._target, self._size.past)
+        first = not self._times
+        for count in self._size.nodes if first else list(self._times):
+            found = self._times.setdefault(count, [])
+            trees = [chain(count)] * self._size.batch
+            if not found or found[-1] < _QUICK_S:
+                self._target.verify(trees)
+            started = time.perf_counter()
+            self._target.verify(trees)
+            found.append(time.perf_counter() - started)
+            if first and found[-1] > self._config.slow_s:
+                break
+
+    def finish(self) -> None:
+        """Go on until there are rounds enough, or the time is up and there are a few."""
+        deadline = time.perf_counter() + self._config.seconds
+        while (done := self._rounds) < self._config.rounds:
+            if done >= _LEAST_ROUNDS and time.perf_counter() > deadline:
+                break
+            self.round()
+
+    @property
+    def _rounds(self) -> int:
+        return min(map(len, self._times.values()), default=0)
+
+    def costs(self) -> list[VerifyCost]:
+        """The medians so far."""
+        return [
+            VerifyCost(batch=self._size.batch, nodes=count, past=self._size.past, ms=1e3 * median(found))
+            for count, found in self._times.items()
+        ]
 
 
 def fill(target: Target, past: int) -> None:
     """Let all sequences of a target have so many committed rows, of zeros that are in memory."""
-    target.cache.lengths[:] = 0
-    target.cache.fit(past + 1)
-    target.cache.lengths[:] = past
-
-
-def _measure(target: Target, size: Size, config: CurveConfig) -> list[VerifyCost]:
-    trees = {count: [chain(count)] * size.batch for count in size.nodes}
-    times: dict[int, list[float]] = {count: [] for count in _affordable(target, trees, config.slow_s)}
-    deadline = time.perf_counter() + config.seconds
-    for number in range(config.rounds):
-        if number >= _LEAST_ROUNDS and time.perf_counter() > deadline:
-            break
-        for count, found in times.items():
-            if not found or found[-1] < _QUICK_S:
-                target.verify(trees[count])
-            found.append(_seconds(target, trees[count]))
-    return [
-        VerifyCost(batch=size.batch, nodes=count, past=size.past, ms=1e3 * median(found))
-        for count, found in times.items()
-    ]
-
-
-def _affordable(target: Target, trees: Mapping[int, Sequence[Tree]], slow_s: float) -> list[int]:
-    """Run every size once, up to the first slow one."""
-    found = []
-    for count, tree in trees.items():
-        found.append(count)
-        if _seconds(target, tree) > slow_s:
-            break
-    return found
-
-
-def _seconds(target: Target, trees: Sequence[Tree]) -> float:
-    started = time.perf_counter()
-    target.verify(trees)
-    return time.perf_counter() - started
+    if (target.cache.lengths != past).any():
+        target.cache.lengths[:] = 0
+        target.cache.fit(past + 1)
+        target.cache.lengths[:] = past
 
 
 def chain(nodes: int) -> Tree:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -84,6 +84,7 @@ def record_methods(
     configs: Mapping[str, GenerationConfig],
     track: Track[Sequence[int]],
     *,
+    between: Callable[[], object] = lambda: None,
     seconds: float = math.inf,
 ) -> list[Recording]:
     """Run every method on every prompt, in turn; each is warmed up first.
@@ -93,6 +94,7 @@ def record_methods(
         prompts: As tokens.
         configs: By name, how a method generates.
         track: Goes through the prompts.
+        between: Called after every prompt.
         seconds: After which no further prompt is begun.
     """
     recordings: list[Recording] = []
@@ -105,6 +107,7 @@ def record_methods(
                 for name, config in configs.items():
                     _record(engine, scheduler, name, prompt, replace(config, max_new_tokens=_WARM_UP_TOKENS))
             recordings += [_record(engine, scheduler, name, prompt, config) for name, config in configs.items()]
+            between()
     return recordings
 
 

@@ -2,17 +2,16 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from spec_trt.bench_report import BASELINE
-from spec_trt.errors import ConfigError
 from spec_trt.manifest import Manifest, load_manifest
 from spec_trt.profile.break_even import Standing, break_even_table, standing
-from spec_trt.profile.cost_curve import CurveConfig, Track, measure_prefill, measure_verify
+from spec_trt.profile.config import ProfileConfig
+from spec_trt.profile.cost_curve import CurveTimer, Track, measure_prefill, measure_verify
 from spec_trt.profile.draft_costs import draft_costs, measure_heads
 from spec_trt.profile.generations import (
     MethodLatency,
@@ -28,13 +27,12 @@ from spec_trt.profile.prompts import BUILT_IN_PROMPTS
 from spec_trt.profile.recording import Recording
 from spec_trt.profile.report import Best, EngineLine, Profile
 from spec_trt.profile.session_times import SessionRun, TimedBackend
-from spec_trt.prompts import PromptRecord
 from spec_trt.runtime.backend import open_backend
 from spec_trt.runtime.costs import Costs
 from spec_trt.runtime.engine import Engine
 from spec_trt.runtime.generation import GenerationConfig
 
-__all__ = ["Measured", "ProfileConfig", "run_profile"]
+__all__ = ["Measured", "run_profile"]
 
 _OVERHEAD_BATCHES = (1, 16)
 _OVERHEAD_TOKENS = 24
@@ -42,43 +40,7 @@ _OVERHEAD_PROMPT = 32
 _PREFILL_TOKENS = 512
 _KERNEL_NODES = (1, 16)
 _BUILT_IN_SECONDS = 60.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileConfig:
-    """What to profile.
-
-    Attributes:
-        engine: The engine's directory.
-        prompts: To answer; when None, short ones of several kinds, as many as a minute allows.
-        methods: By name; all that the engine can run when None. Plain decoding always runs.
-        options: By method, its own options.
-        max_new_tokens: Of an answer.
-        raw: Whether to leave the chat template out.
-        curve: Which passes to measure.
-        kernels: Whether to profile the operators too.
-        device: See `Engine.load`.
-        threads: See `Engine.load`.
-        cuda_graphs: See `Engine.load`.
-        verify: See `Engine.load`.
-    """
-
-    engine: Path
-    prompts: Sequence[PromptRecord] | None = None
-    methods: Sequence[str] | None = None
-    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    max_new_tokens: int = 64
-    raw: bool = False
-    curve: CurveConfig = field(default_factory=CurveConfig)
-    kernels: bool = False
-    device: str | None = None
-    threads: int | None = None
-    cuda_graphs: bool = True
-    verify: bool = False
-
-    def __post_init__(self) -> None:
-        if self.max_new_tokens < 2:
-            raise ConfigError(f"max_new_tokens must be at least 2, found {self.max_new_tokens}: one is no step yet")
+_ROUNDS_BETWEEN = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,20 +88,21 @@ def _measure(
     prompts = _prompts(engine, config)
     tokenizer_load_s = time.perf_counter() - started
     runs_of = _runs_of(engine, config)
+    meanwhile = _Meanwhile(backend, CurveTimer(engine, config.curve))
     seconds = math.inf if config.prompts else _BUILT_IN_SECONDS
-    recordings = record_methods(engine, prompts, runs_of, track, seconds=seconds)
+    recordings = record_methods(engine, prompts, runs_of, track, between=meanwhile.round, seconds=seconds)
     runs = list(backend.runs)
     latencies = [
         latency(name, run.options, [one for one in recordings if one.method == name]) for name, run in runs_of.items()
     ]
-    peak, device = peak_memory_bytes(backend.device), backend.device
+    device = backend.device
     overhead = _overhead(engine, backend, prompts[0], track)
     past = round(_mean([one.past for recording in recordings for one in recording.passes]))
     costs = Costs(
         machine=machine_line(device),
         threads=config.threads,
         precision=engine.precision,
-        verify=measure_verify(engine, config.curve, track),
+        verify=measure_verify(engine, config.curve, track, meanwhile.timer),
         draft=draft_costs({one.method: one.phase_ms["draft"].mean for one in latencies}, measure_heads(engine, past)),
         overhead_ms=max(overhead[0].besides_ms, 0.0),
     )
@@ -149,7 +112,7 @@ def _measure(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         load_s=load_s,
         tokenizer_load_s=tokenizer_load_s,
-        peak_memory_bytes=peak,
+        peak_memory_bytes=meanwhile.peak_memory_bytes,
         prefill_tokens_per_s=measure_prefill(engine, _PREFILL_TOKENS),
         overhead=overhead,
         costs=costs,
@@ -167,6 +130,25 @@ def _measure(
     return Measured(profile=profile, recordings=recordings, runs=runs)
 
 
+class _Meanwhile:
+    """What is measured between two prompts: some rounds of passes; and before them, the memory that generating took.
+
+    Attributes:
+        timer: Times the passes.
+        peak_memory_bytes: After the first prompt, which is every method's first.
+    """
+
+    def __init__(self, backend: TimedBackend, timer: CurveTimer) -> None:
+        self.timer, self.peak_memory_bytes = timer, 0
+        self._backend = backend
+
+    def round(self) -> None:
+        """Go on."""
+        self.peak_memory_bytes = self.peak_memory_bytes or peak_memory_bytes(self._backend.device)
+        for _ in range(_ROUNDS_BETWEEN):
+            self.timer.round()
+
+
 def _prompts(engine: Engine, config: ProfileConfig) -> list[list[int]]:
     """The prompts as tokens; built-in ones are cut to what the engine holds, others refused."""
     room = engine.max_length - config.max_new_tokens
@@ -179,18 +161,22 @@ def _prompts(engine: Engine, config: ProfileConfig) -> list[list[int]]:
 
 
 def _runs_of(engine: Engine, config: ProfileConfig) -> dict[str, GenerationConfig]:
-    """How each method generates, plain decoding first; to the last token, so that all have as many steps."""
+    """How each method generates, plain decoding first: trees of its own size, to the last token for as many steps."""
     methods = engine.methods if config.methods is None else config.methods
     return {
         name: GenerationConfig(
-            method=name, options=config.options.get(name, {}), max_new_tokens=config.max_new_tokens, ignore_eos=True
+            method=name,
+            options=config.options.get(name, {}),
+            max_new_tokens=config.max_new_tokens,
+            ignore_eos=True,
+            budget="fixed",
         )
         for name in dict.fromkeys([BASELINE, *methods])
     }
 
 
 def _overhead(engine: Engine, backend: TimedBackend, prompt: Sequence[int], track: Track[Any]) -> list[Overhead]:
-    run = GenerationConfig(max_new_tokens=min(_OVERHEAD_TOKENS, engine.max_length - 1), ignore_eos=True)
+    run = GenerationConfig(max_new_tokens=_OVERHEAD_TOKENS, ignore_eos=True, budget="fixed")
     found = []
     for batch in track(_OVERHEAD_BATCHES, "loop overhead"):
         begin = len(backend.runs)

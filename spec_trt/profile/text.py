@@ -41,6 +41,11 @@ def _head(profile: Profile) -> str:
         f"loop's own time at batch {one.batch}: {one.loop_ms:.2f} of {one.step_ms:.2f} ms per step ({one.share:.1%})"
         for one in profile.overhead
     ]
+    lines += [
+        f"{name} drafts: {cost.fixed_ms:.2f} ms per pass, {cost.level_ms or 0:.2f} per further level"
+        for name, cost in costs.draft.items()
+        if cost.fixed_ms is not None
+    ]
     return "\n".join(lines)
 
 

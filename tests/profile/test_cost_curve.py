@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from spec_trt.manifest import TensorRtFacts
-from spec_trt.profile.cost_curve import CurveConfig, measure_prefill, measure_verify, sizes
+from spec_trt.profile.cost_curve import CurveConfig, CurveTimer, measure_prefill, measure_verify, sizes
 from spec_trt.profile.draft_costs import HeadParts, draft_costs, measure_heads
 from spec_trt.runtime.costs import DraftCost
 from spec_trt.runtime.draft_model import DraftModel
@@ -30,15 +30,24 @@ def idle_heads():
 
 
 @pytest.fixture
-def engine(tmp_path):
-    idle = FakeHead(lambda _inputs, _outputs: None)
-    with fake_engine(tmp_path, MODEL, max_positions=256, session=idle, heads=idle_heads()) as engine:
+def session():
+    """A base graph that does nothing but count its runs."""
+    return FakeHead(lambda _inputs, _outputs: None)
+
+
+@pytest.fixture
+def engine(tmp_path, session):
+    with fake_engine(tmp_path, MODEL, max_positions=256, session=session, heads=idle_heads()) as engine:
         yield engine
+
+
+def measure(engine, config):
+    return measure_verify(engine, config, lambda items, _name: items, CurveTimer(engine, config))
 
 
 def test_every_size_is_measured(engine):
     config = CurveConfig(nodes=(4, 1), pasts=(0, 64), batches=(2, 1), rounds=2)
-    found = measure_verify(engine, config, lambda items, _name: items)
+    found = measure(engine, config)
     assert [(cost.batch, cost.past, cost.nodes) for cost in found] == [
         (batch, past, nodes) for batch in (1, 2) for past in (0, 64) for nodes in (1, 4)
     ]
@@ -73,12 +82,22 @@ def test_an_engine_of_fixed_sizes_is_measured_within_them(engine):
 
 def test_the_time_for_a_size_is_limited(engine):
     config = CurveConfig(nodes=(1,), pasts=(8,), batches=(1,), rounds=10**9, seconds=0.05)
-    assert len(measure_verify(engine, config, lambda items, _name: items)) == 1
+    assert len(measure(engine, config)) == 1
+
+
+def test_rounds_that_were_run_meanwhile_count(engine, session):
+    config = CurveConfig(nodes=(1,), pasts=(8,), batches=(1,), rounds=5)
+    timer = CurveTimer(engine, config)
+    for _ in range(5):
+        timer.round()
+    before = len(session.windows)
+    assert len(measure_verify(engine, config, lambda items, _name: items, timer)) == 1
+    assert len(session.windows) == before
 
 
 def test_sizes_beyond_the_first_slow_one_are_left_out(engine):
     config = CurveConfig(nodes=(1, 4, 8, 16), pasts=(8,), batches=(1,), rounds=1, slow_s=0.0)
-    assert [cost.nodes for cost in measure_verify(engine, config, lambda items, _name: items)] == [1]
+    assert [cost.nodes for cost in measure(engine, config)] == [1]
 
 
 def test_a_prompt_is_read_at_some_rate(engine):
