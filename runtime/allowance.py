@@ -3,8 +3,13 @@
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
-__all__ = ["UNLIMITED", "Allowance", "Size", "sizes_up_to"]
+__all__ = ["UNLIMITED", "Allowance", "BudgetName", "Size", "sizes_up_to"]
+
+
+BudgetName = Literal["auto", "fixed"]
+"""How trees are sized: as large as pays, or by the method's own options."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,16 +2,13 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Literal, Protocol
+from typing import Protocol
 
-from spec_trt.runtime.allowance import UNLIMITED, Allowance, Size
+from spec_trt.runtime.allowance import UNLIMITED, Allowance, BudgetName, Size
 from spec_trt.runtime.costs import Costs, DraftCost
 from spec_trt.runtime.outlook import Outlook
 
-__all__ = ["Budget", "BudgetName", "Sized"]
-
-BudgetName = Literal["auto", "fixed"]
-"""How trees are sized: as large as pays, or by the method's own options."""
+__all__ = ["Budget", "Sized"]
 
 _LONG_MEMORY = 400
 """Passes that what is known of a method comes from."""

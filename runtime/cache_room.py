@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["CacheRoom", "Fits"]
 
+_FEWEST_ROWS = 64
+"""What a growing cache begins with."""
+
 Fits = Callable[[int, int], bool]
 """Whether a number of sequences may have a number of rows each."""
 
@@ -45,6 +48,12 @@ class CacheRoom:
         places = min(config.slots, max_batch(engine.manifest))
         if not has_fixed_cache(engine.manifest):
             share = None if config.cache_bytes is None else _targets_share(engine, config.cache_bytes)
+            least = _FEWEST_ROWS * target_row_bytes(engine.manifest)
+            if share is not None and share < least:
+                raise ConfigError(
+                    f"cache_bytes must be some more than the {least} bytes of {_FEWEST_ROWS} tokens, found "
+                    f"{config.cache_bytes}: raise it"
+                )
             target = engine.new_target(cache_bytes=share)
             cache = target.cache
             return cls(

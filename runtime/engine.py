@@ -2,7 +2,8 @@
 
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from numbers import Number
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, TypeGuard, cast, overload
@@ -90,7 +91,9 @@ class Engine:
         directory = Path(path)
         manifest = load_manifest(directory, verify=verify)
         backend = open_backend(directory, manifest, device=device, threads=threads, cuda_graphs=cuda_graphs)
-        return cls.on_backend(directory, manifest, backend)
+        engine = cls.on_backend(directory, manifest, backend)
+        engine._reception.prepare()  # in an event loop the first request would block all others
+        return engine
 
     @classmethod
     def on_backend(cls, directory: Path, manifest: Manifest, backend: Backend) -> "Engine":
@@ -189,7 +192,7 @@ class Engine:
 
     async def astream(
         self, prompt: Prompt, config: GenerationConfig | None = None, *, timeout: float | None = None
-    ) -> AsyncIterator[Emission]:
+    ) -> AsyncGenerator[Emission, None]:
         """As `stream`, for an event loop; leaving the iteration cancels the generation."""
         with self.stream(prompt, config, timeout=timeout) as generation:
             async for emission in generation:
@@ -292,7 +295,7 @@ class Engine:
 
 
 def _is_several(prompt: Prompt | Prompts) -> TypeGuard[Prompts]:
-    return not isinstance(prompt, str) and len(prompt) > 0 and not isinstance(prompt[0], int)
+    return isinstance(prompt, list | tuple) and len(prompt) > 0 and not isinstance(prompt[0], Number)
 
 
 def _closed(*_arguments: object) -> NoReturn:

@@ -8,7 +8,8 @@ from typing import Any, get_args
 
 from spec_trt.errors import ConfigError
 from spec_trt.runtime.accept import Guarantee
-from spec_trt.runtime.budget import BudgetName
+from spec_trt.runtime.allowance import BudgetName
+from spec_trt.runtime.drafters.options import check_integer
 from spec_trt.runtime.live_sequence import LiveSequence
 from spec_trt.runtime.sampling import Sampling
 from spec_trt.runtime.stats import Stats
@@ -44,9 +45,12 @@ class GenerationConfig:
     budget: int | BudgetName | None = None
 
     def __post_init__(self) -> None:
-        if self.max_new_tokens < 1:
-            raise ConfigError(f"max_new_tokens must be at least 1, found {self.max_new_tokens}")
-        if self.budget not in (None, *get_args(BudgetName)) and (not isinstance(self.budget, int) or self.budget < 1):
+        check_integer("max_new_tokens", self.max_new_tokens, at_least=1)
+        if not isinstance(self.sampling, Sampling):
+            raise ConfigError(f"sampling must be a Sampling: found {self.sampling!r}; give Sampling(...)")
+        if self.budget in (None, *get_args(BudgetName)):
+            return
+        if not isinstance(self.budget, int) or isinstance(self.budget, bool) or self.budget < 1:
             raise ConfigError(
                 f"budget must be auto, fixed or a number of nodes from 1 on: found {self.budget!r}; give one of them"
             )

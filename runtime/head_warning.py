@@ -5,7 +5,7 @@ from spec_trt.runtime.stats import Stats
 
 __all__ = ["head_warning"]
 
-_ENOUGH_PASSES = 16
+_ENOUGH_DRAFTS = 32
 
 
 def head_warning(method: str, stats: Stats) -> str | None:
@@ -13,10 +13,10 @@ def head_warning(method: str, stats: Stats) -> str | None:
 
     Args:
         method: The method's name.
-        stats: Of the run; one of a few passes says nothing.
+        stats: Of the run; one of a few drafts says nothing.
     """
     drafted, accepted = stats.nodes - stats.passes, stats.emitted - stats.passes
-    if METHODS[method].head is None or stats.passes < _ENOUGH_PASSES or not drafted or accepted:
+    if METHODS[method].head is None or drafted < _ENOUGH_DRAFTS or accepted:
         return None
     return (
         f"warning: {method} drafted {drafted} tokens in {stats.passes} passes and none was accepted: "

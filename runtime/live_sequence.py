@@ -11,8 +11,7 @@ import numpy as np
 
 from spec_trt import names
 from spec_trt.runtime.accept import Acceptance, emitted_tokens
-from spec_trt.runtime.allowance import UNLIMITED, Allowance, Size
-from spec_trt.runtime.budget import BudgetName
+from spec_trt.runtime.allowance import UNLIMITED, Allowance, BudgetName, Size
 from spec_trt.runtime.drafters.drafter import Drafter, PassOutput
 from spec_trt.runtime.drafters.heads import HeadName, Heads
 from spec_trt.runtime.feed import Feed
@@ -187,6 +186,8 @@ class LiveSequence:
             tokens = emitted_tokens(tree, path, extra)
             self.text += tokens
             emission = self.stopper.push(tokens)
+        if self.ended:
+            return
         self.stats.record_pass(nodes=len(tree), accepted=len(path) - 1)
         if self._wants_log_probs:
             given = len(emission.token_ids)

@@ -1,7 +1,8 @@
 """Requests taken in: all that was asked for is checked before anything runs."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 
 from torch import Tensor
@@ -56,6 +57,10 @@ class Reception:
     def __init__(self, manifest: Manifest, directory: Path, heads: Heads) -> None:
         self._manifest, self._directory, self._heads = manifest, directory, heads
 
+    def prepare(self) -> None:
+        """Load what the first request would wait for."""
+        _ = self.costs, self._optional_tokenizer
+
     @cached_property
     def costs(self) -> Costs | None:
         """What passes cost on this machine; None where nobody has measured it."""
@@ -107,9 +112,9 @@ class Reception:
 
     def take(self, prompt: str | Sequence[int], config: GenerationConfig, timeout: float | None) -> LiveSequence:
         """The sequence of a request; see `Scheduler.submit`."""
-        token_ids = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        self.check_prompt(token_ids)
         self._check(config, timeout)
+        token_ids = self.encode(prompt) if isinstance(prompt, str) else _token_ids(prompt)
+        self.check_prompt(token_ids)
         model = self._manifest.model
         eos_ids = () if config.ignore_eos else model.eos_ids
         sampler = Sampler(config.sampling, token_ids, vocab=model.vocab)
@@ -143,8 +148,10 @@ class Reception:
         return sequence, kept
 
     def _check(self, config: GenerationConfig, timeout: float | None) -> None:
-        if timeout is not None and not timeout > 0:
-            raise ConfigError(f"a timeout must be more than 0 seconds: found {timeout}; leave it out for none")
+        if not isinstance(config, GenerationConfig):
+            raise ConfigError(f"config must be a GenerationConfig: found {config!r}; give GenerationConfig(...)")
+        if timeout is not None and (not isinstance(timeout, int | float) or not timeout > 0):
+            raise ConfigError(f"a timeout must be more than 0 seconds: found {timeout!r}; leave it out for none")
         if config.budget == "auto" and self.costs is None:
             raise ConfigError(
                 f"budget auto needs to know what passes cost here: run `spec-trt profile {self._directory} --save`"
@@ -154,6 +161,18 @@ class Reception:
         tokenizer = self._optional_tokenizer
         detokenizer = Detokenizer(tokenizer.decode if tokenizer else _no_text)
         return StopChecker(detokenizer=detokenizer, eos_ids=eos_ids, stop=stop, max_new_tokens=limit)
+
+
+def _token_ids(prompt: object) -> list[int]:
+    """Token ids as a list, from a list, an array or a tensor of one axis."""
+    listed = prompt.tolist() if hasattr(prompt, "tolist") else prompt
+    if isinstance(listed, bytes) or not isinstance(listed, Iterable):
+        raise PromptError(f"a prompt must be a text or token ids, found {type(prompt).__name__}: give one of the two")
+    token_ids = [*listed]
+    for token in token_ids:
+        if not isinstance(token, Integral) or isinstance(token, bool):
+            raise PromptError(f"token ids must be integers, found {token!r:.40}: give a text, or a list of integers")
+    return [int(token) for token in token_ids]
 
 
 def _is_unicode(text: str) -> bool:

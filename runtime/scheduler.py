@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from spec_trt.errors import ConfigError, PromptError
 from spec_trt.runtime.cache_room import CacheRoom, Fits
+from spec_trt.runtime.drafters.options import check_integer
 from spec_trt.runtime.generation import Generation, GenerationConfig
 from spec_trt.runtime.live_sequence import LiveSequence
 from spec_trt.runtime.worker import Worker
@@ -36,11 +37,10 @@ class SchedulerConfig:
     reuse_prefixes: bool = True
 
     def __post_init__(self) -> None:
-        if self.slots < 1 or self.queue < 0 or (self.cache_bytes is not None and self.cache_bytes < 1):
-            raise ConfigError(
-                "a scheduler needs slots >= 1, queue >= 0 and cache_bytes >= 1 or None, found "
-                f"{self.slots}, {self.queue} and {self.cache_bytes}"
-            )
+        check_integer("slots", self.slots, at_least=1)
+        check_integer("queue", self.queue, at_least=0)
+        if self.cache_bytes is not None:
+            check_integer("cache_bytes", self.cache_bytes, at_least=1)
 
 
 class Scheduler:
@@ -113,8 +113,12 @@ class Scheduler:
         return self._worker.closed
 
     def close(self) -> None:
-        """End all requests with `ClosedError`, and give the caches back. It may be closed again."""
-        self._check_process()
+        """End all requests with `ClosedError`, and give the caches back. It may be closed again.
+
+        A process that was forked has nothing of it to close.
+        """
+        if os.getpid() != self._process:
+            return
         self._stop()
         self._fits = None
         self._engine.release(self)

@@ -1,6 +1,7 @@
 """The thread that decodes: it takes whoever there is room for, and waits while there is nobody."""
 
 import logging
+import os
 import threading
 from collections import deque
 
@@ -17,11 +18,19 @@ class Worker:
     """The thread. It knows neither scheduler nor engine: so that forgetting these ends it."""
 
     def __init__(self, batch: Batch, limit: int) -> None:
-        self.in_flight, self.closed = 0, False
+        self.closed = False
         self._batch, self._queue = batch, deque[LiveSequence]()
-        self._limit, self._changed = limit, threading.Condition()
+        self._open: list[LiveSequence] = []
+        self._limit, self._changed, self._process = limit, threading.Condition(threading.RLock()), os.getpid()
         self._thread = threading.Thread(target=self._run, name="spec-trt", daemon=True)
         self._thread.start()
+
+    @property
+    def in_flight(self) -> int:
+        """Sequences that have come and not ended."""
+        with self._changed:
+            self._open = [sequence for sequence in self._open if not sequence.ended]
+            return len(self._open)
 
     def add(self, sequence: LiveSequence) -> None:
         """Queue a sequence, from any thread."""
@@ -29,13 +38,15 @@ class Worker:
             if self.closed:
                 raise ClosedError("the engine is closed: load it again")
             if self.in_flight >= self._limit:
-                raise BusyError(f"{self.in_flight} requests are in flight, no more are taken: try again later")
-            self.in_flight += 1
+                raise BusyError(f"{len(self._open)} requests are in flight, no more are taken: try again later")
+            self._open.append(sequence)
             self._queue.append(sequence)
             self._changed.notify_all()
 
     def close(self) -> None:
-        """End the thread, and all sequences with it."""
+        """End the thread, and all sequences with it. A process that was forked has no such thread."""
+        if os.getpid() != self._process:
+            return
         with self._changed:
             self.closed = True
             self._changed.notify_all()
@@ -52,7 +63,7 @@ class Worker:
             _LOG.exception("the scheduler ends on a fault of its own")
             error = fault
         with self._changed:
-            self.closed, self.in_flight = True, 0
+            self.closed = True
         for sequence in self._queue:
             sequence.feed.fail(error)
         self._batch.fail(error)
@@ -61,8 +72,7 @@ class Worker:
     def _wait_for_work(self) -> bool:
         """Wait until somebody is there; whether to go on."""
         with self._changed:
-            self.in_flight = len(self._batch.live) + len(self._queue)
-            self._changed.wait_for(lambda: self.closed or self.in_flight > 0)
+            self._changed.wait_for(lambda: self.closed or self._queue or self._batch.live)
             return not self.closed
 
     def _admit(self) -> None:

@@ -25,13 +25,13 @@ class _Served:
     """All prompts, answered once.
 
     Attributes:
-        method: By which method.
+        name: By which method, and budget where there are several.
         batch: With how many requests in flight.
         seconds: From the first request to the last answer.
         results: The prompts' answers.
     """
 
-    method: str
+    name: str
     batch: int
     seconds: float
     results: list[Result]
@@ -88,34 +88,34 @@ def run_batch_bench(
             "smaller one, or build it again with a larger --max-batch"
         )
     prompts = first_prompts(engine, records, config)
-    plan = _plan(batches, config)
-    for method, batch in plan:
-        _warm_up(engine, prompts, config.run_of(method), batch)
+    plan, runs = _plan(batches, config), config.runs()
+    for name, batch in plan:
+        _warm_up(engine, prompts, name, runs[name], batch)
     served = [
-        _serve(engine, prompts, config.run_of(method), batch, on_answer)
+        _serve(engine, prompts, name, runs[name], batch, on_answer)
         for _ in range(config.repeats)
-        for method, batch in plan
+        for name, batch in plan
     ]
     report = BatchReport(prompts=len(prompts), max_new_tokens=config.max_new_tokens, sampling=config.sampling)
     for each in served:
-        _score(report.score(each.method, each.batch), engine, prompts, served[0].results, each, config.sampling)
+        _score(report.score(each.name, each.batch), engine, prompts, served[0].results, each, config.sampling)
     return report
 
 
 def _plan(batches: Sequence[int], config: BenchConfig) -> list[tuple[str, int]]:
     """Plain decoding one at a time, then every method at every batch."""
-    methods = (BASELINE, *config.methods)
-    return list(dict.fromkeys([(BASELINE, 1), *((method, batch) for method in methods for batch in batches)]))
+    return list(dict.fromkeys([(BASELINE, 1), *((name, batch) for name in config.runs() for batch in batches)]))
 
 
-def _warm_up(engine: Engine, prompts: Sequence[list[int]], run: GenerationConfig, batch: int) -> None:
+def _warm_up(engine: Engine, prompts: Sequence[list[int]], name: str, run: GenerationConfig, batch: int) -> None:
     """Let first-use costs fall before the clock counts."""
-    _serve(engine, prompts[:batch], replace(run, max_new_tokens=min(run.max_new_tokens, WARM_UP_TOKENS)), batch)
+    _serve(engine, prompts[:batch], name, replace(run, max_new_tokens=min(run.max_new_tokens, WARM_UP_TOKENS)), batch)
 
 
 def _serve(
     engine: Engine,
     prompts: Sequence[list[int]],
+    name: str,
     run: GenerationConfig,
     batch: int,
     on_answer: Callable[[], object] = lambda: None,
@@ -130,7 +130,7 @@ def _serve(
             results.append(result)
             on_answer()
         seconds = time.perf_counter() - began
-    return _Served(method=run.method, batch=batch, seconds=seconds, results=results)
+    return _Served(name=name, batch=batch, seconds=seconds, results=results)
 
 
 def _score(

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from spec_trt.bench_report import BASELINE, identical_words
+from spec_trt.bench_report import BASELINE, identical_words, method_of
 from spec_trt.runtime.accept import Guarantee
 from spec_trt.runtime.head_warning import head_warning
 from spec_trt.runtime.near_tie import Comparison
@@ -130,7 +130,7 @@ class BatchReport:
     def warnings(self) -> list[str]:
         """A line for each draft head that was of no use."""
         found = [
-            head_warning(name, sum((score.median.stats for score in by_batch.values()), Stats()))
+            head_warning(method_of(name), sum((score.median.stats for score in by_batch.values()), Stats()))
             for name, by_batch in self.scores.items()
         ]
         return [warning for warning in found if warning]

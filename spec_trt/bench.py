@@ -7,6 +7,7 @@ from typing import Any
 from spec_trt.bench_report import BASELINE, BenchReport, MethodScore
 from spec_trt.errors import ConfigError, PromptError, SpecTrtError
 from spec_trt.prompts import PromptRecord
+from spec_trt.runtime.allowance import BudgetName
 from spec_trt.runtime.drafters import METHODS
 from spec_trt.runtime.engine import Engine
 from spec_trt.runtime.generation import GenerationConfig, Result
@@ -31,6 +32,7 @@ class BenchConfig:
         sampling: How every method chooses tokens; drawn drafts and typical acceptance are for those that can.
         chat: Whether to use the chat template, where the model has one.
         all_turns: Whether to go through a record's turns, each answered by plain decoding for the next.
+        budgets: What sizes the trees; every method runs once with each.
     """
 
     methods: Mapping[str, Mapping[str, Any]]
@@ -39,6 +41,7 @@ class BenchConfig:
     sampling: Sampling = field(default_factory=Sampling)
     chat: bool = True
     all_turns: bool = False
+    budgets: Sequence[int | BudgetName | None] = (None,)
 
     def __post_init__(self) -> None:
         if self.repeats < 1:
@@ -55,7 +58,18 @@ class BenchConfig:
                 f"{words} is for {', '.join(able)}: found the methods {', '.join(self.methods) or 'none'}; add that one"
             )
 
-    def run_of(self, method: str) -> GenerationConfig:
+    def runs(self) -> dict[str, GenerationConfig]:
+        """What is run by name, plain decoding first: METHOD, or METHOD@BUDGET where there are several budgets."""
+        several = len(self.budgets) > 1
+        named = [
+            (f"{method}@{budget}" if several else method, self._run_of(method, budget))
+            for method in self.methods
+            if method != BASELINE
+            for budget in self.budgets
+        ]
+        return {BASELINE: self._run_of(BASELINE, None), **dict(named)}
+
+    def _run_of(self, method: str, budget: int | BudgetName | None) -> GenerationConfig:
         """How a method generates."""
         able = METHODS.get(method)
         sampling = replace(
@@ -68,6 +82,7 @@ class BenchConfig:
             options=self.methods.get(method, {}),
             sampling=sampling,
             max_new_tokens=self.max_new_tokens,
+            budget=budget,
         )
 
     def encode(self, engine: Engine, messages: Sequence[dict[str, str]]) -> list[int]:
@@ -91,7 +106,7 @@ def run_bench(
         config: What to run.
         on_answer: Called after each turn, with every method's result and its comparison with plain decoding's.
     """
-    runs = {name: config.run_of(name) for name in (BASELINE, *config.methods)}
+    runs = config.runs()
     report = BenchReport(prompts=len(records), max_new_tokens=config.max_new_tokens, sampling=config.sampling)
     _warm_up(engine, first_prompts(engine, records, config)[0], runs)
     for record in records:

@@ -12,7 +12,7 @@ from spec_trt.runtime.sampling import Sampling
 from spec_trt.runtime.stats import Stats
 from spec_trt.table import format_table
 
-__all__ = ["BASELINE", "BenchReport", "MethodScore", "identical_words"]
+__all__ = ["BASELINE", "BenchReport", "MethodScore", "identical_words", "method_of"]
 
 BASELINE = "autoregressive"
 
@@ -79,7 +79,7 @@ class BenchReport:
     @property
     def warnings(self) -> list[str]:
         """A line for each draft head that was of no use."""
-        found = [head_warning(name, score.stats) for name, score in self.scores.items()]
+        found = [head_warning(method_of(name), score.stats) for name, score in self.scores.items()]
         return [warning for warning in found if warning]
 
     def to_json(self) -> dict[str, Any]:
@@ -152,3 +152,8 @@ def identical_words(figures: Mapping[str, Any]) -> str:
     if not figures["identical"]:
         return "NO"
     return f"yes, {figures['near_ties']} near ties" if figures["near_ties"] else "yes"
+
+
+def method_of(name: str) -> str:
+    """The method of a run that is called METHOD or METHOD@BUDGET."""
+    return name.partition("@")[0]

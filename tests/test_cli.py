@@ -12,6 +12,7 @@ import pytest
 
 from spec_trt import __version__
 from spec_trt.cli import cli, main
+from spec_trt.runtime.costs import Costs, VerifyCost
 from spec_trt.runtime.drafters import METHODS
 from spec_trt.runtime.engine import Engine
 from spec_trt.runtime.generation import GenerationConfig
@@ -313,3 +314,21 @@ def test_a_reader_that_leaves_is_no_traceback(run, text_engine, monkeypatch):
     monkeypatch.undo()
     with contextlib.suppress(BrokenPipeError):
         stdout.close()
+
+
+def test_budgets(run, text_engine, prompts, tmp_path):
+    engine = shutil.copytree(text_engine, tmp_path / "engine")
+    generate = ("generate", engine, "--prompt", "ab ab ab", "--method", "ngram", "--max-new-tokens", 8)
+    expected = run(*generate)[1]
+    fails(run(*generate, "--budget", "auto"), "needs to know what passes cost here", f"profile {engine} --save")
+    for bad in ("0", "much", "1.5"):
+        fails(run(*generate, "--budget", bad), f"auto, fixed or a number of nodes from 1 on: found '{bad}'")
+    passes = [VerifyCost(batch=1, nodes=nodes, past=64, ms=10 + nodes) for nodes in (1, 8)]
+    Costs(machine="a test", threads=1, precision="fp32", verify=passes).save(engine)
+    for budget in ("auto", "fixed", "2"):
+        assert run(*generate, "--budget", budget)[:2] == (0, expected)
+    bench = ("bench", engine, "--prompts", prompts, "--methods", "ngram", "--max-new-tokens", 8, "--json")
+    names = ["autoregressive", "ngram@auto", "ngram@2"]
+    for options in ((), ("--batch", 2)):
+        code, out, _ = run(*bench, "--budget", "auto,2", *options)
+        assert (code, list(json.loads(out)["methods"])) == (0, names)

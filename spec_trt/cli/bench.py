@@ -11,6 +11,7 @@ from spec_trt.cli.options import (
     MethodCommand,
     engine_argument,
     methods_with_options,
+    read_budget,
     read_numbers,
     runtime_options,
     sampling_options,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from spec_trt.bench import BenchConfig
     from spec_trt.bench_report import BenchReport
     from spec_trt.prompts import PromptRecord
+    from spec_trt.runtime.allowance import BudgetName
     from spec_trt.runtime.engine import Engine
     from spec_trt.runtime.sampling import Sampling
 
@@ -34,6 +36,13 @@ __all__ = ["command"]
 )
 @click.option("--methods", help="Methods, comma-separated.  [default: all that the engine can run]")
 @click.option("-o", "--option", "options", multiple=True, metavar="METHOD.NAME=VALUE", help="An option of a method.")
+@click.option(
+    "--budget",
+    "budgets",
+    metavar="auto|fixed|N,...",
+    callback=lambda _context, _option, text: None if text is None else [read_budget(part) for part in text.split(",")],
+    help="What sizes the trees, see `generate --help`; several run side by side, as METHOD@BUDGET.",
+)
 @click.option("--limit", type=click.IntRange(min=1), help="Take at most so many prompts.  [default: all]")
 @click.option("--per-category", type=click.IntRange(min=1), help="Take the first so many per category.  [default: all]")
 @click.option("--max-new-tokens", type=int, default=128, show_default=True, help="Tokens per answer at the most.")
@@ -63,6 +72,7 @@ def command(
     prompts: Path,
     methods: str | None,
     options: tuple[str, ...],
+    budgets: "list[int | BudgetName] | None",
     limit: int | None,
     per_category: int | None,
     max_new_tokens: int,
@@ -103,6 +113,7 @@ def command(
         sampling=sampling,
         chat=not raw,
         all_turns=turns == "all",
+        budgets=budgets or (None,),
     )
     report = _run(loaded, records, config) if batches is None else _run_batches(loaded, records, config, batches)
     click.echo(json.dumps(report.to_json()) if as_json else report.to_text())

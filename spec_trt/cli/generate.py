@@ -7,10 +7,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spec_trt.cli.options import MethodCommand, engine_argument, parse_options, runtime_options, sampling_options
+from spec_trt.cli.options import (
+    MethodCommand,
+    engine_argument,
+    parse_options,
+    read_budget,
+    runtime_options,
+    sampling_options,
+)
 from spec_trt.errors import ConfigError
 
 if TYPE_CHECKING:
+    from spec_trt.runtime.allowance import BudgetName
     from spec_trt.runtime.generation import Generation, Result
     from spec_trt.runtime.sampling import Sampling
 
@@ -23,6 +31,13 @@ __all__ = ["command"]
 @click.option("--chat", is_flag=True, help="Wrap the prompt in the model's chat template.")
 @click.option("--method", default="autoregressive", show_default=True, help="The speculative method; see below.")
 @click.option("-o", "--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the method.")
+@click.option(
+    "--budget",
+    metavar="auto|fixed|N",
+    callback=lambda _context, _option, text: None if text is None else read_budget(text),
+    help="Nodes of a tree: as many as pay, by costs that `profile --save` measured; as the options say; or N at the "
+    "most, the root included.  [default: auto where there are such costs]",
+)
 @click.option("--max-new-tokens", type=int, default=256, show_default=True, help="Tokens to generate at the most.")
 @click.option("--stop", multiple=True, help="Text that ends the generation and is cut off; repeatable.")
 @sampling_options
@@ -35,6 +50,7 @@ def command(
     chat: bool,
     method: str,
     options: tuple[str, ...],
+    budget: "int | BudgetName | None",
     max_new_tokens: int,
     stop: tuple[str, ...],
     sampling: "Sampling",
@@ -62,6 +78,7 @@ def command(
         max_new_tokens=max_new_tokens,
         stop=list(stop),
         log_probs=log_probs,
+        budget=budget,
     )
     loaded = Engine.load(engine, device=device, threads=threads, verify=verify, cuda_graphs=cuda_graphs)
     text = sys.stdin.read() if prompt == "-" else prompt

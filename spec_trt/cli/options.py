@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field, fields
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, cast, get_args
 
 import click
 
 from spec_trt.errors import ConfigError
+from spec_trt.runtime.allowance import BudgetName
 from spec_trt.runtime.sampling import AcceptanceName, Sampling
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "engine_argument",
     "methods_with_options",
     "parse_options",
+    "read_budget",
     "read_numbers",
     "runtime_options",
     "sampling_options",
@@ -76,6 +78,22 @@ def _sampling_option(item: "Field[Any]") -> Callable[[Callable[..., None]], Call
         show_default=not flag,
         help=item.metadata["help"],
     )
+
+
+def read_budget(text: str) -> int | BudgetName:
+    """A budget: `auto`, `fixed`, or a number of nodes.
+
+    Raises:
+        ConfigError: It is something else.
+    """
+    name = text.strip()
+    if name in get_args(BudgetName):
+        return cast("BudgetName", name)
+    if not name.isdecimal() or int(name) < 1:
+        raise ConfigError(
+            f"budget must be auto, fixed or a number of nodes from 1 on: found {name!r}; give one of them"
+        )
+    return int(name)
 
 
 class MethodCommand(click.Command):

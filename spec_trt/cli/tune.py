@@ -10,7 +10,7 @@ from spec_trt.cli.options import engine_argument, runtime_options, sampling_opti
 from spec_trt.errors import ConfigError
 
 if TYPE_CHECKING:
-    from spec_trt.runtime.budget import BudgetName
+    from spec_trt.runtime.allowance import BudgetName
     from spec_trt.runtime.sampling import Sampling
     from spec_trt.tune.report import TuneReport
 

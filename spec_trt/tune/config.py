@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from spec_trt.errors import ConfigError
-from spec_trt.runtime.budget import BudgetName
+from spec_trt.runtime.allowance import BudgetName
 from spec_trt.runtime.drafters import METHODS
 from spec_trt.runtime.drafters.static_tree import StaticTreeOptions
 from spec_trt.runtime.sampling import Sampling

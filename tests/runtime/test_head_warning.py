@@ -23,7 +23,7 @@ def test_a_head_whose_tokens_are_never_accepted_is_named(method):
 @pytest.mark.parametrize(
     ("method", "found"),
     [
-        ("eagle", stats(15)),
+        ("eagle", stats(3)),
         ("eagle", stats(200, accepted=1)),
         ("eagle", stats(200, nodes=1)),
         ("ngram", stats(200)),

@@ -11,12 +11,15 @@ import time
 import tracemalloc
 import weakref
 
+import numpy as np
 import pytest
+import torch
 
 from spec_trt.errors import BusyError, ClosedError, ConfigError, PromptError
 from spec_trt.runtime import Engine, GenerationConfig, Sampling, Scheduler, SchedulerConfig
 from spec_trt.runtime.drafters import METHODS
 from spec_trt.runtime.engine_size import target_row_bytes
+from spec_trt.runtime.stop import StopChecker
 from tests.runtime.fake_engine import fake_engine
 from tests.runtime.fake_session import FakeSession
 from tests.runtime.fakes import FakeTarget
@@ -326,10 +329,68 @@ def test_the_caches_limit_holds_and_what_can_never_fit_is_refused(engine):
             assert 1 <= target.cache.batch <= 3
 
 
-@pytest.mark.parametrize("bad", [{"slots": 0}, {"queue": -1}, {"cache_bytes": 0}])
+@pytest.mark.parametrize(
+    "bad", [{"slots": 0}, {"slots": 1.5}, {"queue": -1}, {"queue": None}, {"cache_bytes": 0}, {"cache_bytes": 1.5e9}]
+)
 def test_settings_that_make_no_sense_are_refused(bad):
-    with pytest.raises(ConfigError, match="a scheduler needs slots >= 1, queue >= 0 and cache_bytes >= 1 or None"):
+    with pytest.raises(ConfigError, match="must be an integer of at least"):
         SchedulerConfig(**bad)
+
+
+def test_a_limit_that_holds_next_to_nothing_is_refused(engine):
+    with pytest.raises(ConfigError, match=r"cache_bytes must be some more than the \d+ bytes of 64 tokens, found 10"):
+        Scheduler(engine, SchedulerConfig(cache_bytes=10))
+    assert engine.generate([1, 2], config(3)).token_ids == MODEL.greedy([1, 2], 3)
+
+
+def test_who_has_a_result_has_freed_a_place(engine):
+    for _ in range(20):
+        with Scheduler(engine, SchedulerConfig(slots=2, queue=0)) as scheduler:
+            for _ in range(3):
+                generations = [scheduler.submit([1, 2], config(3)) for _ in range(2)]
+                assert [generation.result().token_ids for generation in generations] == [MODEL.greedy([1, 2], 3)] * 2
+
+
+def test_a_fault_in_what_is_handed_out_ends_its_own_request(engine, monkeypatch):
+    push = StopChecker.push
+
+    def faulty(self, block):
+        if self.remaining < 100:
+            raise ValueError("fault injected")
+        return push(self, block)
+
+    monkeypatch.setattr(StopChecker, "push", faulty)
+    long, short = engine.stream([1, 2], config(300)), engine.stream([1, 3], config(50))
+    with pytest.raises(ValueError, match="fault injected"):
+        short.result()
+    first = next(iter(long))
+    assert first.token_ids == MODEL.greedy([1, 2], len(first.token_ids))
+    assert not isinstance(long._feed.error, UnboundLocalError)
+
+
+def test_prompts_are_texts_or_integers(engine):
+    expected = MODEL.greedy([1, 2], 3)
+    for prompt in ([1, 2], (1, 2), range(1, 3), np.array([1, 2]), torch.tensor([1, 2]), [np.int64(1), 2]):
+        assert engine.generate(prompt, config(3)).token_ids == expected
+    for wrong, words in (
+        ([1.5], "must be integers, found 1.5"),
+        ([True], "must be integers, found True"),
+        (torch.tensor([[1, 2]]), r"must be integers, found \[1, 2\]"),
+        (b"ab", "must be a text or token ids, found bytes"),
+        (5, "must be a text or token ids, found int"),
+        (None, "must be a text or token ids, found NoneType"),
+    ):
+        with pytest.raises(PromptError, match=words):
+            engine.generate(wrong)
+
+
+@pytest.mark.parametrize("bad", [{"max_new_tokens": 2.5}, {"max_new_tokens": "5"}, {"sampling": {}}, {"budget": True}])
+def test_configurations_of_other_types_are_refused(engine, bad):
+    with pytest.raises(ConfigError, match="must be"):
+        engine.generate([1], GenerationConfig(**bad))
+    for wrong in ({"timeout": "x"}, {"config": {"max_new_tokens": 3}}):
+        with pytest.raises(ConfigError, match="must be"):
+            engine.stream([1], **wrong)
 
 
 def test_a_seed_gives_the_same_output_alone_and_among_others(tmp_path):
@@ -367,10 +428,11 @@ def test_a_forked_process_is_told_to_load_its_own(engine):
     receiving, sending = context.Pipe(duplex=False)
 
     def use():
-        try:
-            engine.generate([1, 2], config(3))
-        except ConfigError as error:
-            sending.send(str(error))
+        with engine:
+            try:
+                engine.generate([1, 2], config(3))
+            except ConfigError as error:
+                sending.send(str(error))
 
     process = context.Process(target=use)
     process.start()
@@ -387,6 +449,7 @@ def test_the_interpreter_ends_in_the_middle_of_a_generation(tmp_path):
     program = f"""
 from pathlib import Path
 from spec_trt.runtime import GenerationConfig
+from spec_trt.runtime.stop import StopChecker
 from tests.runtime.fake_engine import fake_engine
 from tests.runtime.test_scheduler import MODEL
 engine = fake_engine(Path({str(tmp_path)!r}), MODEL)
