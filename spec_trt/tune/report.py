@@ -20,13 +20,13 @@ class TreeReport:
     Attributes:
         paths: Paths of ranks.
         accept_length: Tokens per pass on the prompts fitted to, replayed.
-        speedup: Over plain decoding there, by the measured costs.
+        pass_ratio: What a pass of plain decoding costs over one with the whole tree, by the measured costs.
         held_out: What it did on the held-out prompts.
     """
 
     paths: Sequence[RankPath]
     accept_length: float
-    speedup: float
+    pass_ratio: float
     held_out: HeldOut
 
     @property
@@ -35,16 +35,21 @@ class TreeReport:
         return max(map(len, self.paths))
 
     def to_json(self, plain: HeldOut) -> dict[str, Any]:
-        """The figures by name; `nodes_per_pass` has the root too."""
+        """The figures by name.
+
+        The predicted ones are of the prompts fitted to, the others of those held out; `speedup_by_costs` is what the
+        accept length there would give if passes cost what was measured. `nodes_per_pass` has the root too.
+        """
         stats, (low, high) = self.held_out.stats, self.held_out.range_over(plain)
         return {
             "tree": [list(path) for path in self.paths],
             "nodes": len(self.paths),
             "depth": self.depth,
             "predicted_accept_length": self.accept_length,
-            "predicted_speedup": self.speedup,
+            "predicted_speedup": self.accept_length * self.pass_ratio,
             "accept_length": stats.accept_length,
             "nodes_per_pass": stats.nodes / stats.passes,
+            "speedup_by_costs": stats.accept_length * self.pass_ratio,
             "ms_per_token": self.held_out.mean_ms_per_token,
             "speedup": self.held_out.speedup_over(plain),
             "speedup_low": low,
@@ -116,19 +121,20 @@ class TuneReport:
         }
 
     def to_text(self) -> str:
-        """A table per method, the tuned tree, and what to make of it."""
+        """A table per method, the tuned tree, and what to make of it; see `TreeReport.to_json`."""
         return "\n\n".join(self._text(name, report) for name, report in self.methods.items())
 
     def _text(self, name: str, report: MethodReport) -> str:
         title = f"{name}: {self.fitted} prompts fitted to, {self.held_out} held out"
         header = [title, "nodes", "depth", "predicted accept length", "predicted speedup"]
-        rows = [[PLAIN, "0", "0", "1.00", "1.00", "1.00", f"{report.plain.mean_ms_per_token:.2f}", "1.00", ""]]
+        plain_ms = f"{report.plain.mean_ms_per_token:.2f}"
+        rows = [[PLAIN, "0", "0", "1.00", "1.00", "1.00", "1.00", plain_ms, "1.00", ""]]
         rows += [
             _row(tree_name, tree.to_json(report.plain))
             for tree_name, tree in ((DEFAULT, report.default), (TUNED, report.tuned))
             if tree is not None
         ]
-        table = format_table([*header, "accept length", "ms/token", "speedup", "(range)"], rows)
+        table = format_table([*header, "accept length", "by costs", "ms/token", "speedup", "(range)"], rows)
         return "\n".join([table, *_words(report)])
 
 
@@ -140,6 +146,7 @@ def _row(name: str, figures: Mapping[str, Any]) -> list[str]:
         f"{figures['predicted_accept_length']:.2f}",
         f"{figures['predicted_speedup']:.2f}",
         f"{figures['accept_length']:.2f}",
+        f"{figures['speedup_by_costs']:.2f}",
         f"{figures['ms_per_token']:.2f}",
         f"{figures['speedup']:.2f}",
         f"({figures['speedup_low']:.2f}-{figures['speedup_high']:.2f})",

@@ -12,7 +12,7 @@ from spec_trt.runtime.generation import GenerationConfig
 from spec_trt.tune.attempt import RankPath
 from spec_trt.tune.config import TuneConfig, static_tree_methods
 from spec_trt.tune.engine_tree import head_facts, write_tree
-from spec_trt.tune.fit import fit_tree, replayed_speedup
+from spec_trt.tune.fit import fit_tree
 from spec_trt.tune.held_out import DEFAULT, PLAIN, TUNED, HeldOut, measure_held_out, split_prompts
 from spec_trt.tune.replay import replay
 from spec_trt.tune.report import MethodReport, TreeReport, TuneReport
@@ -163,7 +163,7 @@ def _tree_report(tree: list[RankPath], traces: Sequence[Trace], cost: TreeCost, 
     return TreeReport(
         paths=tree,
         accept_length=replay(traces, tree).accept_length,
-        speedup=replayed_speedup(traces, tree, cost),
+        pass_ratio=cost.plain_ms / cost.pass_ms(tree),
         held_out=held_out,
     )
 

@@ -86,7 +86,7 @@ def test_a_head_that_is_always_right_gets_a_chain_and_one_that_never_is_a_single
     assert list(eagle.tuned.paths) == [(0,) * depth for depth in range(1, 6)]
     assert eagle.tuned.held_out.stats.accept_length > 4
     assert eagle.tuned.accept_length > eagle.default.accept_length
-    assert eagle.tuned.speedup > eagle.default.speedup
+    assert eagle.tuned.accept_length * eagle.tuned.pass_ratio > eagle.default.accept_length * eagle.default.pass_ratio
     assert medusa.default.held_out.stats.accept_length < 2
     assert eagle.positions == 6 * 24
     assert len(done) == planned_generations(len(PROMPTS), 2, config) == 2 * (6 + 3 * 2)
@@ -104,6 +104,9 @@ def test_the_report_says_everything_in_json_and_in_words(engine):
     for tree in (found["default"], found["tuned"]):
         assert tree["nodes"] == len(tree["tree"])
         assert tree["depth"] == max(map(len, tree["tree"]))
+        assert tree["speedup_by_costs"] == pytest.approx(
+            tree["accept_length"] * tree["predicted_speedup"] / tree["predicted_accept_length"]
+        )
         assert tree["speedup_low"] <= tree["speedup"] <= tree["speedup_high"]
     text = report.to_text()
     for words in ("eagle: 3 prompts fitted to, 1 held out", "default", "tuned", "only 48 tokens were looked at"):
