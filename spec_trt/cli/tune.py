@@ -103,6 +103,8 @@ def command(
     )
     manifest = load_engine_manifest(engine)
     chosen, costs = chosen_methods(manifest, config), load_costs(engine)
+    if costs.threads != threads:
+        click.echo(f"note: costs of {_words(costs.threads)}, trees are compared with {_words(threads)}", err=True)
     _check_out(out, chosen)
     records = load_prompts(prompts, limit=limit, per_category=per_category)
     loaded = Engine.load(engine, device=device, threads=threads, verify=verify, cuda_graphs=cuda_graphs)
@@ -114,6 +116,10 @@ def command(
     if out is not None:
         _write_out(out, report)
     click.echo(json.dumps(report.to_json()) if as_json else report.to_text())
+
+
+def _words(threads: int | None) -> str:
+    return "as many threads as cores" if threads is None else f"{threads} threads"
 
 
 def _check_out(out: Path | None, methods: list[str]) -> None:

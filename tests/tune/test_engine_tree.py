@@ -1,27 +1,19 @@
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from spec_trt.errors import ManifestError, SpecTrtError
-from spec_trt.manifest import EagleFacts, HeadFacts, MedusaFacts, describe_files, load_manifest, save_manifest
+from spec_trt.manifest import describe_files, load_manifest, save_manifest
 from spec_trt.tune.engine_tree import head_facts, load_engine_manifest, write_tree
-from tests.test_manifest import make_engine_facts, make_manifest
+from tests.test_manifest import make_manifest
+from tests.tune.trees import EAGLE, save_engine
 
-SIZES: dict[str, Any] = {"layers": 1, "top_k": 4, "draft_vocab": 9, "draft_ids": None, "tree": [[0]]}
-MEDUSA = MedusaFacts(heads=2, source="medusa", **SIZES)
-EAGLE = EagleFacts(version=1, kv_heads=1, head_dim=2, hidden=4, feature_layers=[], source="eagle", **SIZES)
 TUNED = [(0,), (0, 1)]
 
 
 @pytest.fixture
 def engine(tmp_path):
-    (tmp_path / "base.onnx").write_bytes(b"graph")
-    (tmp_path / "costs.json").write_text("{}")
-    heads = HeadFacts(medusa=MEDUSA, eagle=EAGLE)
-    files = describe_files(tmp_path)
-    save_manifest(make_manifest(files=files, engine=make_engine_facts(), heads=heads), tmp_path)
-    return tmp_path
+    return save_engine(tmp_path)
 
 
 @pytest.mark.parametrize(("method", "other"), [("medusa", "eagle"), ("eagle", "medusa")])

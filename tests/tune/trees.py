@@ -1,11 +1,19 @@
 """Costs and texts for tests of tuning."""
 
 from itertools import combinations
+from pathlib import Path
+from typing import Any
 
+from spec_trt.manifest import EagleFacts, HeadFacts, MedusaFacts, describe_files, save_manifest
 from spec_trt.runtime.costs import Costs, DraftCost, VerifyCost
 from spec_trt.tune.attempt import Attempt
 from spec_trt.tune.trace import Trace
 from spec_trt.tune.tree_cost import TreeCost
+from tests.test_manifest import make_engine_facts, make_manifest
+
+SIZES: dict[str, Any] = {"layers": 1, "top_k": 4, "draft_vocab": 9, "draft_ids": None, "tree": [[0]]}
+MEDUSA = MedusaFacts(heads=2, source="medusa", **SIZES)
+EAGLE = EagleFacts(version=1, kv_heads=1, head_dim=2, hidden=4, feature_layers=[], source="eagle", **SIZES)
 
 
 def tree_cost(verify_ms, *, fixed_ms=0.0, level_ms=0.0, node_ms=0.0):
@@ -36,3 +44,12 @@ def all_trees(paths):
 def trace(*ranks, prompt_tokens=1):
     """A generation: of each token, the ranks of the drafts that the text went on with; what followed them failed."""
     return Trace(prompt_tokens=prompt_tokens, attempts=[Attempt(tuple(path), failed=True) for path in ranks])
+
+
+def save_engine(directory: Path) -> Path:
+    """What an engine with both heads leaves of a directory, as far as its manifest goes."""
+    (directory / "base.onnx").write_bytes(b"graph")
+    heads = HeadFacts(medusa=MEDUSA, eagle=EAGLE)
+    save_manifest(make_manifest(files=describe_files(directory), engine=make_engine_facts(), heads=heads), directory)
+    (directory / "costs.json").write_text("{}")
+    return directory
