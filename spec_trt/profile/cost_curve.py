@@ -27,7 +27,6 @@ __all__ = [
 ]
 
 _LEAST_ROUNDS = 3
-_QUICK_S = 0.1  # a slower pass is not noticeably slower behind one of another size
 _LARGEST_PASS = 512  # nodes of all sequences: more is no decoding any more
 
 Item = TypeVar("Item")
@@ -146,8 +145,9 @@ class CurveTimer:
 class PassTimer:
     """Times the passes of one batch and past.
 
-    The sizes take turns, so that a busy moment hits all alike. Each is run untimed first: the pass before was of
-    another size, which decoding's seldom is.
+    The sizes take turns, so that a busy moment hits all alike. A pass of one node follows another one, as in plain
+    decoding; the others follow a pass of another size, as a tree's pass follows its drafting or a smaller tree: that
+    alone makes it a little slower.
 
     Args:
         target: The model, its cache for this timer.
@@ -160,19 +160,28 @@ class PassTimer:
         self._times: dict[int, list[float]] = {}
 
     def round(self) -> None:
-        """Time every size once; in the first round, up to the first slow one."""
+        """Time every size once."""
         fill(self._target, self._size.past)
-        first = not self._times
-        for count in self._size.nodes if first else list(self._times):
-            found = self._times.setdefault(count, [])
-            trees = [chain(count)] * self._size.batch
-            if not found or found[-1] < _QUICK_S:
-                self._target.verify(trees)
-            started = time.perf_counter()
-            self._target.verify(trees)
-            found.append(time.perf_counter() - started)
-            if first and found[-1] > self._config.slow_s:
+        if not self._times:
+            self._times = {count: [] for count in self._affordable()}
+        self._seconds(self._size.nodes[0])
+        for count, found in self._times.items():
+            found.append(self._seconds(count))
+
+    def _affordable(self) -> list[int]:
+        """Run every size for the first time, up to the first slow one."""
+        found = []
+        for count in self._size.nodes:
+            found.append(count)
+            if self._seconds(count) > self._config.slow_s:
                 break
+        return found
+
+    def _seconds(self, nodes: int) -> float:
+        trees = [chain(nodes)] * self._size.batch
+        started = time.perf_counter()
+        self._target.verify(trees)
+        return time.perf_counter() - started
 
     def finish(self) -> None:
         """Go on until there are rounds enough, or the time is up and there are a few."""

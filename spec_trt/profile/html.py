@@ -20,6 +20,7 @@ from spec_trt.profile.percentiles import Percentiles
 from spec_trt.profile.recording import Recording
 from spec_trt.profile.report import Profile
 from spec_trt.profile.svg import tag
+from spec_trt.profile.text import counted
 from spec_trt.profile.timeline import lanes_chart, race_chart, window_s
 
 __all__ = ["profile_html"]
@@ -46,7 +47,7 @@ def profile_html(profile: Profile, recordings: Sequence[Recording]) -> str:
         tiles="".join(_tiles(profile)),
         cards="\n".join(_cards(profile, recordings)),
         footer=escape(
-            f"{engine.name}: {profile.prompts} prompts, {profile.max_new_tokens} tokens each, one sequence at a time, "
+            f"{engine.name}: {counted(profile.prompts, 'prompt')}, {profile.max_new_tokens} tokens each, one sequence at a time, "
             "methods in turn. Predictions are for prompts like these on this machine. spec-trt profile"
         ),
     )
@@ -246,7 +247,7 @@ def _kernel_card(kernels: KernelProfile) -> str:
         f"<div>{_table(['operator', 'calls', 'ms', 'share'], by_type)}</div>"
         f"<div>{_table(['node of the graph', 'operator', 'ms', 'share'], by_node)}</div>"
     )
-    title = f"Operators of a pass of {kernels.nodes} node{'s' if kernels.nodes > 1 else ''}"
+    title = f"Operators of a pass of {counted(kernels.nodes, 'node')}"
     words = (
         f"Past {kernels.past}, {kernels.total_ms:.1f} ms under ONNX Runtime's profiler, which adds a little to each."
     )

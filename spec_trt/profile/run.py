@@ -40,7 +40,7 @@ _OVERHEAD_PROMPT = 32
 _PREFILL_TOKENS = 512
 _KERNEL_NODES = (1, 16)
 _BUILT_IN_SECONDS = 60.0
-_ROUNDS_BETWEEN = 2
+_ROUNDS_BETWEEN = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from spec_trt.profile.percentiles import Percentiles
 from spec_trt.profile.report import Best, Profile
 from spec_trt.table import format_table
 
-__all__ = ["best_line", "profile_text"]
+__all__ = ["best_line", "counted", "profile_text"]
 
 
 def profile_text(profile: Profile) -> str:
@@ -17,6 +17,11 @@ def profile_text(profile: Profile) -> str:
     parts = [_head(profile), _curve(profile), _latency(profile), _phases(profile), _depths(profile)]
     parts += [_break_even(profile), _standings(profile), best_line(profile.best)]
     return "\n\n".join([*parts, *map(_kernels, profile.kernels)])
+
+
+def counted(count: int, thing: str) -> str:
+    """A number of things."""
+    return f"{count} {thing}{'s' if count != 1 else ''}"
 
 
 def best_line(best: Best) -> str:
@@ -58,13 +63,12 @@ def _curve(profile: Profile) -> str:
         cells = [found.get((batch, past, count)) for count in nodes]
         rows.append([str(batch), str(past), *("" if ms is None else f"{ms:.1f}" for ms in cells)])
     return (
-        format_table(["batch", "past", *(f"{count} node{'s' if count > 1 else ''}" for count in nodes)], rows)
-        + "\n(ms per verify pass)"
+        format_table(["batch", "past", *(counted(count, "node") for count in nodes)], rows) + "\n(ms per verify pass)"
     )
 
 
 def _latency(profile: Profile) -> str:
-    header = [f"{profile.prompts} prompts", "tok/s", "accept length", "nodes"]
+    header = [counted(profile.prompts, "prompt"), "tok/s", "accept length", "nodes"]
     header += ["first token ms p50", "p90", "p99", "token ms p50", "p90", "p99", "step ms p50", "p90", "p99"]
     rows = [
         [
@@ -170,7 +174,7 @@ def _standings(profile: Profile) -> str:
 def _kernels(profile: KernelProfile) -> str:
     by_type = [[one.operator, str(one.calls), f"{one.ms:.2f}", f"{one.share:.0%}"] for one in profile.operators]
     by_node = [[one.name, one.operator, f"{one.ms:.3f}", f"{one.share:.1%}"] for one in profile.graph_nodes]
-    size = f"a pass of {profile.nodes} nodes, past {profile.past}"
+    size = f"a pass of {counted(profile.nodes, 'node')}, past {profile.past}"
     return (
         f"operators of {size}: {profile.total_ms:.1f} ms under the profiler\n"
         f"{format_table(['operator', 'calls', 'ms', 'share'], by_type)}\n\n"

@@ -131,7 +131,7 @@ def test_a_profile_of_one_method_is_printed(run, text_engine, tmp_path):
     )
     assert code == 0
     assert "generations" in err
-    assert "1 prompts" in out
+    assert "\n1 prompt " in out
     assert re.search(r"^ngram +[\d.]+ +", out, flags=re.MULTILINE)
     assert "jacobi" not in out
     assert out.strip().splitlines()[-1].startswith("best here: ")
