@@ -47,8 +47,8 @@ def profile_html(profile: Profile, recordings: Sequence[Recording]) -> str:
         tiles="".join(_tiles(profile)),
         cards="\n".join(_cards(profile, recordings)),
         footer=escape(
-            f"{engine.name}: {counted(profile.prompts, 'prompt')}, {profile.max_new_tokens} tokens each, one sequence at a time, "
-            "methods in turn. Predictions are for prompts like these on this machine. spec-trt profile"
+            f"{engine.name}: {counted(profile.prompts, 'prompt')}, {profile.max_new_tokens} tokens each, one sequence "
+            "at a time, methods in turn. Predictions are for prompts like these on this machine. spec-trt profile"
         ),
     )
 
@@ -240,12 +240,10 @@ def _break_even_table(profile: Profile) -> str:
 
 def _kernel_card(kernels: KernelProfile) -> str:
     by_type = [[escape(one.operator), str(one.calls), f"{one.ms:.2f}", f"{one.share:.0%}"] for one in kernels.operators]
-    by_node = [
-        [escape(one.name), escape(one.operator), f"{one.ms:.3f}", f"{one.share:.1%}"] for one in kernels.graph_nodes
-    ]
+    by_node = [[escape(one.name), one.output, f"{one.ms:.3f}", f"{one.share:.1%}"] for one in kernels.graph_nodes]
     tables = (
         f"<div>{_table(['operator', 'calls', 'ms', 'share'], by_type)}</div>"
-        f"<div>{_table(['node of the graph', 'operator', 'ms', 'share'], by_node)}</div>"
+        f"<div>{_table(['node of the graph', 'gives', 'ms', 'share'], by_node)}</div>"
     )
     title = f"Operators of a pass of {counted(kernels.nodes, 'node')}"
     words = (

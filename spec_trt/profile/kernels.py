@@ -35,10 +35,11 @@ class OperatorCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphNodeCost:
-    """One node of the graph."""
+    """One node of the graph; `output` is the shape of what it gives first, such as 1x16x576."""
 
     name: str
     operator: str
+    output: str
     ms: float
     share: float
 
@@ -108,14 +109,16 @@ def profile_kernels(
 
 
 def _summarize(events: Sequence[Mapping[str, Any]], nodes: int, past: int) -> KernelProfile:
-    runs: dict[tuple[str, str], list[float]] = defaultdict(list)
+    runs: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for event in events:
         if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
-            runs[event["name"].removesuffix("_kernel_time"), event["args"]["op_name"]].append(event["dur"] / 1000)
-    medians = {key: median(found[_WARM_UP:] or found) for key, found in runs.items()}
+            details = event["args"]
+            node = event["name"].removesuffix("_kernel_time"), details["op_name"], _first_shape(details)
+            runs[node].append(event["dur"] / 1000)
+    medians = {node: median(found[_WARM_UP:] or found) for node, found in runs.items()}
     total = sum(medians.values())
     by_operator: dict[str, list[float]] = defaultdict(list)
-    for (_, operator), ms in medians.items():
+    for (_, operator, _), ms in medians.items():
         by_operator[operator].append(ms)
     operators = [
         OperatorCost(operator=operator, calls=len(found), ms=sum(found), share=sum(found) / total)
@@ -131,3 +134,9 @@ def _summarize(events: Sequence[Mapping[str, Any]], nodes: int, past: int) -> Ke
         operators=sorted(operators, key=lambda cost: -cost.ms)[:_LARGEST],
         graph_nodes=sorted(graph_nodes, key=lambda cost: -cost.ms)[:_LARGEST],
     )
+
+
+def _first_shape(details: Mapping[str, Any]) -> str:
+    """The shape of a node's first output, as the profile has it: a list of {type: sizes}."""
+    sizes = next((sizes for output in details.get("output_type_shape", ()) for sizes in output.values()), [])
+    return "x".join(map(str, sizes))

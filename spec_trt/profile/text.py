@@ -173,10 +173,10 @@ def _standings(profile: Profile) -> str:
 
 def _kernels(profile: KernelProfile) -> str:
     by_type = [[one.operator, str(one.calls), f"{one.ms:.2f}", f"{one.share:.0%}"] for one in profile.operators]
-    by_node = [[one.name, one.operator, f"{one.ms:.3f}", f"{one.share:.1%}"] for one in profile.graph_nodes]
+    by_node = [[one.name, one.output, f"{one.ms:.3f}", f"{one.share:.1%}"] for one in profile.graph_nodes]
     size = f"a pass of {counted(profile.nodes, 'node')}, past {profile.past}"
     return (
         f"operators of {size}: {profile.total_ms:.1f} ms under the profiler\n"
         f"{format_table(['operator', 'calls', 'ms', 'share'], by_type)}\n\n"
-        f"{format_table(['node of the graph', 'operator', 'ms', 'share'], by_node)}"
+        f"{format_table(['node of the graph', 'gives', 'ms', 'share'], by_node)}"
     )
