@@ -125,7 +125,8 @@ def _summarize(events: Sequence[Mapping[str, Any]], nodes: int, past: int) -> Ke
         for operator, found in by_operator.items()
     ]
     graph_nodes = [
-        GraphNodeCost(name=name, operator=operator, ms=ms, share=ms / total) for (name, operator), ms in medians.items()
+        GraphNodeCost(name=name, operator=operator, output=output, ms=ms, share=ms / total)
+        for (name, operator, output), ms in medians.items()
     ]
     return KernelProfile(
         nodes=nodes,
@@ -138,5 +139,5 @@ def _summarize(events: Sequence[Mapping[str, Any]], nodes: int, past: int) -> Ke
 
 def _first_shape(details: Mapping[str, Any]) -> str:
     """The shape of a node's first output, as the profile has it: a list of {type: sizes}."""
-    sizes = next((sizes for output in details.get("output_type_shape", ()) for sizes in output.values()), [])
-    return "x".join(map(str, sizes))
+    shapes: list[list[int]] = [sizes for output in details.get("output_type_shape", ()) for sizes in output.values()]
+    return "x".join(map(str, shapes[0])) if shapes else ""
