@@ -1,6 +1,7 @@
 """`spec-trt tune`: the static tree that pays best on some prompts and this machine."""
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -106,6 +107,8 @@ def command(
     if costs.threads != threads:
         click.echo(f"note: costs of {_words(costs.threads)}, trees are compared with {_words(threads)}", err=True)
     _check_out(out, chosen)
+    if write and not os.access(engine, os.W_OK):
+        raise ConfigError(f"cannot write to {engine}, whose manifest the tree goes into: say --dry-run for none")
     records = load_prompts(prompts, limit=limit, per_category=per_category)
     loaded = Engine.load(engine, device=device, threads=threads, verify=verify, cuda_graphs=cuda_graphs)
     token_ids = first_prompts(loaded, records, BenchConfig(methods={}, chat=not raw))

@@ -121,3 +121,8 @@ def test_what_makes_no_sense_is_one_line(run, engine, prompts, medusa_bundle, tm
     fails(run(*options, "--out", tmp_path / "absent" / "tree.json"), "a file in a directory that exists")
     fails(run(*options, "--limit", 3), "expected 4 or more, found 3")
     fails(run(*options, "--temperature", 1, "--draft-sampling"), "draft_sampling")
+
+
+def test_an_engine_that_cannot_be_written_is_refused_before_an_hour_of_runs(run, engine, prompts, monkeypatch):
+    monkeypatch.setattr("os.access", lambda *_arguments, **_options: False)
+    fails(run(engine, "--prompts", prompts), f"cannot write to {engine}", "--dry-run")
