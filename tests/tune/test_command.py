@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 
 import pytest
@@ -124,5 +125,5 @@ def test_what_makes_no_sense_is_one_line(run, engine, prompts, medusa_bundle, tm
 
 
 def test_an_engine_that_cannot_be_written_is_refused_before_an_hour_of_runs(run, engine, prompts, monkeypatch):
-    monkeypatch.setattr("os.access", lambda *_arguments, **_options: False)
+    monkeypatch.setattr("os.access", lambda _path, mode, **_options: mode != os.W_OK)
     fails(run(engine, "--prompts", prompts), f"cannot write to {engine}", "--dry-run")
