@@ -72,6 +72,8 @@ def _medusa_parts(model: MedusaModel, engine: Engine, rounds: int) -> HeadParts:
 def _eagle_parts(model: DraftModel, engine: Engine, past: int, rounds: int) -> HeadParts:
     """Run the accepted rows, then one level behind some nodes: a line through the levels' times by their nodes."""
     facts, device = engine.manifest.model, model.cache.buffer.device
+    built = engine.manifest.engine.tensorrt if engine.manifest.engine else None
+    nodes = [count for count in _LEVEL_NODES if built is None or count <= built.max_nodes]
     features = {
         name: torch.zeros(_ACCEPTED, facts.hidden, dtype=DTYPES[facts.dtype], device=device) for name in model.needs
     }
@@ -88,11 +90,10 @@ def _eagle_parts(model: DraftModel, engine: Engine, past: int, rounds: int) -> H
     step = model.extend()
     levels = [
         _median_ms(lambda count=count: model.expand(step, [0] * count, [0] * count), rounds)  # type: ignore[misc]
-        for count in _LEVEL_NODES
+        for count in nodes
     ]
-    slope, start = np.polyfit(_LEVEL_NODES, levels, 1).tolist()
-    node_ms = max(slope, 0.0)
-    return HeadParts(fixed_ms=fixed_ms, level_ms=max(start, 0.0), node_ms=node_ms)
+    slope, start = np.polyfit(nodes, levels, 1).tolist()
+    return HeadParts(fixed_ms=fixed_ms, level_ms=max(start, 0.0), node_ms=max(slope, 0.0))
 
 
 def _median_ms(run: Callable[[], object], rounds: int) -> float:

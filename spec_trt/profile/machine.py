@@ -29,7 +29,8 @@ def _processor() -> str:
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """The most memory that this process has had so far: of the GPU's, where the engine runs there."""
+    """The most memory that this process has had so far; on a GPU, what is taken of its memory now, by all processes."""
     if device.type == "cuda":
-        return int(torch.cuda.max_memory_reserved(device))
+        free, total = torch.cuda.mem_get_info(device)
+        return total - free
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -62,7 +62,7 @@ class Profile:
         created: When, in ISO 8601.
         load_s: Seconds to open its graphs.
         tokenizer_load_s: Seconds to load its tokenizer.
-        peak_memory_bytes: The most memory while generating, the Python libraries' included; the GPU's on a GPU.
+        peak_memory_bytes: The most memory while generating, Python's libraries included; a GPU's where that runs it.
         prefill_tokens_per_s: Of a long prompt.
         overhead: The loop's own time, by batch.
         costs: Of passes and drafts.

@@ -73,12 +73,12 @@ class TimedBinding:
 
     def __init__(self, inner: Binding, graph: str, device: torch.device, runs: list[SessionRun]) -> None:
         self._inner, self._graph, self._runs = inner, graph, runs
-        self._stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
+        self._device = device
 
     def run(self) -> None:
         """Run the graph once, and wait for it; see `Binding.run`."""
         started = time.perf_counter()
         self._inner.run()
-        if self._stream is not None:
-            self._stream.synchronize()
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
         self._runs.append(SessionRun(self._graph, started, time.perf_counter()))
