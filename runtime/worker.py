@@ -77,9 +77,9 @@ class Worker:
 
     def _admit(self) -> None:
         """Begin those who have waited longest, as far as there is room."""
-        for sequence in [*self._queue]:
-            sequence.end_if_asked()
-            if sequence.ended:
-                self._queue.remove(sequence)
+        with self._changed:
+            for sequence in self._queue:
+                sequence.end_if_asked()
+            self._queue = deque(sequence for sequence in self._queue if not sequence.ended)
         while self._queue and self._batch.admit(self._queue[0]):
             self._queue.popleft()
