@@ -62,6 +62,7 @@ class Standing:
         method: Its name.
         nodes: Of a pass, the mean.
         draft_ms: Of a pass, the mean.
+        verify_ms: Of a pass's verification, the mean that its sizes would take by the measured costs.
         accept_length: What it reached.
         break_even: What it had to reach: its mean pass in plain steps.
         predicted_speedup: The former over the latter.
@@ -74,6 +75,7 @@ class Standing:
     method: str
     nodes: float
     draft_ms: float
+    verify_ms: float
     accept_length: float
     break_even: float
     predicted_speedup: float
@@ -143,6 +145,7 @@ def standing(
         method=method,
         nodes=sum(one.nodes for one in passes) / len(passes),
         draft_ms=draft.pass_ms,
+        verify_ms=sum(count * costs.verify_ms(nodes, past=past) for nodes, count in sizes.items()) / len(passes),
         accept_length=length,
         break_even=relative[1],
         predicted_speedup=length / relative[1],

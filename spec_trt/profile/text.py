@@ -141,22 +141,15 @@ def _break_even(profile: Profile) -> str:
 
 def _standings(profile: Profile) -> str:
     batches = [batch for batch in sorted({cost.batch for cost in profile.costs.verify}) if batch != 1]
-    header = [
-        "where methods stand",
-        "nodes",
-        "draft ms",
-        "accept length",
-        "break-even",
-        "predicted",
-        "measured",
-        "off by",
-    ]
-    header += [*(f"batch {batch}" for batch in batches), "best nodes", "then"]
+    header = ["where methods stand", "nodes", "draft ms", "verify ms", "by costs", "accept length", "break-even"]
+    header += ["predicted", "measured", "off by", *(f"batch {batch}" for batch in batches), "best nodes", "then"]
     rows = [
         [
             one.method,
             f"{one.nodes:.1f}",
             f"{one.draft_ms:.2f}",
+            f"{found.phase_ms['verify'].mean:.2f}",
+            f"{one.verify_ms:.2f}",
             f"{one.accept_length:.2f}",
             f"{one.break_even:.2f}",
             f"{one.predicted_speedup:.2f}",
@@ -166,7 +159,7 @@ def _standings(profile: Profile) -> str:
             str(one.best.nodes),
             f"{one.best.speedup:.2f}",
         ]
-        for one in profile.standings
+        for found, one in zip(profile.methods, profile.standings, strict=True)
     ]
     return format_table(header, rows)
 

@@ -47,6 +47,7 @@ def test_a_method_stands_where_its_own_passes_put_it():
     passes = [chain(0, 0), chain(3, 3), chain(15, 0), chain(3, 1)]
     found = standing("ngram", passes, costs({"ngram": DraftCost(pass_ms=1.0)}), measured_speedup=1.6)
     assert found.nodes == (1 + 4 + 16 + 4) / 4
+    assert found.verify_ms == (10 + 13 + 25 + 13) / 4
     assert found.accept_length == 1 + 4 / 4
     assert found.break_even == pytest.approx((11 + 14 + 26 + 14) / 4 / 10)
     assert found.predicted_speedup == pytest.approx(2 * 40 / 65)
