@@ -15,8 +15,8 @@ from spec_trt.profile.charts import (
     phase_chart,
     with_budgets,
 )
+from spec_trt.profile.html_tables import break_even_table, kernel_tables, method_table, rank_tables
 from spec_trt.profile.kernels import KernelProfile
-from spec_trt.profile.percentiles import Percentiles
 from spec_trt.profile.recording import Recording
 from spec_trt.profile.report import Profile
 from spec_trt.profile.svg import tag
@@ -112,14 +112,14 @@ def _cards(profile: Profile, recordings: Sequence[Recording]) -> Iterable[str]:
     yield _card(
         "Right, by rank",
         "How often a drafted token was the model's own, where its parent was: by depth, and by place among siblings.",
-        _rank_tables(profile),
+        rank_tables(profile),
     )
     yield _card("What a pass costs", "Medians of verify passes, by committed rows.", cost_chart(profile), wide=True)
-    yield _card("Methods", "", _method_table(profile), wide=True)
+    yield _card("Methods", "", method_table(profile), wide=True)
     yield _card(
         "Break-even",
         f"Tokens per pass that a tree must reach to pay, past {profile.past}; with each method's drafting.",
-        _break_even_table(profile),
+        break_even_table(profile),
         wide=True,
     )
     for kernels in profile.kernels:
@@ -166,98 +166,8 @@ def _timelines(profile: Profile, recordings: Sequence[Recording], phases: str) -
     )
 
 
-def _rank_tables(profile: Profile) -> str:
-    tables = []
-    for one in profile.methods:
-        ranks = max(map(len, one.accepted_by_rank), default=0)
-        if ranks < 2:  # a chain: its depths are shown
-            continue
-        header = ["depth", *(f"{rank + 1}." for rank in range(ranks))]
-        rows = [
-            [str(depth), *map(_heat, shares), *["<td></td>"] * (ranks - len(shares))]
-            for depth, shares in enumerate(one.accepted_by_rank[:5], start=1)
-        ]
-        tables.append(f"<div><h3>{escape(one.method)}</h3>{_table(header, rows)}</div>")
-    return (
-        tag("div", "".join(tables), class_="tables")
-        if tables
-        else "<p>No method drafted siblings that were accepted.</p>"
-    )
-
-
-def _heat(share: float) -> str:
-    return f'<td class="heat" style="--heat: {round(62 * share)}%">{share:.0%}</td>'
-
-
-def _method_table(profile: Profile) -> str:
-    batches = [batch for batch in sorted({cost.batch for cost in profile.costs.verify}) if batch != 1]
-    header = ["", "tok/s", "measured", "predicted", "off by", *(f"batch {batch}" for batch in batches)]
-    header += ["tokens per pass", "to break even", "nodes", "first token ms p50 · p90 · p99", "token ms", "step ms"]
-    rows = []
-    for found, one in zip(profile.methods, profile.standings, strict=True):
-        speedups = [one.measured_speedup or 0.0, one.predicted_speedup]
-        rows.append(
-            [
-                escape(one.method),
-                f"{found.tokens_per_s:.1f}",
-                *map(_gain, speedups),
-                "" if one.error is None else f"{one.error:+.0%}",
-                *(_gain(one.by_batch[batch]) for batch in batches),
-                f"{one.accept_length:.2f}",
-                f"{one.break_even:.2f}",
-                f"{one.nodes:.1f}",
-                *map(_percentiles, (found.first_token_ms, found.token_ms, found.step_ms)),
-            ]
-        )
-    return _table(header, rows)
-
-
-def _gain(speedup: float) -> str:
-    class_ = "up" if speedup >= 1.03 else "down" if speedup < 0.97 else "even"
-    return f'<td class="{class_}">{speedup:.2f}x</td>'
-
-
-def _percentiles(one: Percentiles) -> str:
-    digits = 0 if one.p99 >= 100 else 1
-    return " · ".join(f"{value:.{digits}f}" for value in (one.p50, one.p90, one.p99))
-
-
-def _break_even_table(profile: Profile) -> str:
-    drafting = [one.method for one in profile.methods if one.method != BASELINE]
-    header = ["batch", "nodes", "verify ms", "no drafting", *drafting]
-    rows = [
-        [
-            str(row.batch),
-            str(row.nodes),
-            f"{row.verify_ms:.1f}",
-            f"{row.accept_length:.2f}",
-            *(f"{row.with_draft[name]:.2f}" for name in drafting),
-        ]
-        for row in profile.break_even
-    ]
-    return _table(header, rows)
-
-
 def _kernel_card(kernels: KernelProfile) -> str:
-    by_type = [[escape(one.operator), str(one.calls), f"{one.ms:.2f}", f"{one.share:.0%}"] for one in kernels.operators]
-    by_node = [[escape(one.name), one.output, f"{one.ms:.3f}", f"{one.share:.1%}"] for one in kernels.graph_nodes]
-    tables = (
-        f"<div>{_table(['operator', 'calls', 'ms', 'share'], by_type)}</div>"
-        f"<div>{_table(['node of the graph', 'gives', 'ms', 'share'], by_node)}</div>"
-    )
-    title = f"Operators of a pass of {counted(kernels.nodes, 'node')}"
     words = (
         f"Past {kernels.past}, {kernels.total_ms:.1f} ms under ONNX Runtime's profiler, which adds a little to each."
     )
-    return _card(title, words, tag("div", tables, class_="tables"), wide=True)
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; a cell that is an element already stays as it is."""
-    head = "".join(f"<th>{escape(name)}</th>" for name in header)
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _cell(content: str) -> str:
-    return content if content.startswith("<td") else f"<td>{content}</td>"
+    return _card(f"Operators of a pass of {counted(kernels.nodes, 'node')}", words, kernel_tables(kernels), wide=True)
