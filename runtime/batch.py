@@ -39,7 +39,9 @@ class Batch:
         costs: Costs | None = None,
     ) -> None:
         self._target, self._budget = target, Budget(costs)
-        self._slots = Slots(target.cache, new_heads, places=places, reuse=reuse_prefixes, fits=fits)
+        self._slots = Slots(
+            target.cache, new_heads, places=places, part=target.prefill_chunk, reuse=reuse_prefixes, fits=fits
+        )
 
     @property
     def live(self) -> list[LiveSequence]:

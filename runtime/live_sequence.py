@@ -35,6 +35,7 @@ class LiveSequence:
 
     Attributes:
         prompt: Its tokens.
+        read: How many of them have been read, or were there to be taken over.
         text: The prompt, and the tokens of every pass so far.
         acceptance: The rule by which drafts are kept.
         stopper: Where it ends.
@@ -81,7 +82,7 @@ class LiveSequence:
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._cancelled = threading.Event()
         self._allowance, self._drafted_before = UNLIMITED, 0.0
-        self._read, self._parts = 0, list[Mapping[str, "Tensor"]]()
+        self.read, self._parts = 0, list[Mapping[str, "Tensor"]]()
         self._log_probs: list[float] = []
 
     def cancel(self) -> None:
@@ -120,7 +121,7 @@ class LiveSequence:
             heads: The place's own.
             kept: First tokens of the prompt whose rows are there already, the head's own included.
         """
-        self._read = self.stats.reused_tokens = kept
+        self.read = self.stats.reused_tokens = kept
         with self.failing_alone():
             self._drafter = self._draft(heads)
             self._start_if_read()
@@ -128,11 +129,11 @@ class LiveSequence:
     @property
     def is_read(self) -> bool:
         """Whether the prompt is in the cache, all but the last token: that is the first root."""
-        return self._read == len(self.prompt) - 1
+        return self.read == len(self.prompt) - 1
 
     def next_part(self, size: int) -> list[int]:
         """The next tokens of the prompt to be read, `size` at the most."""
-        return self.prompt[self._read : min(self._read + size, len(self.prompt) - 1)]
+        return self.prompt[self.read : min(self.read + size, len(self.prompt) - 1)]
 
     @property
     def prompt_needs(self) -> Collection[str]:
@@ -142,7 +143,7 @@ class LiveSequence:
     def has_read(self, outputs: "Mapping[str, Tensor]", size: int) -> None:
         """Take what the target says of the part of the prompt that it has read."""
         self._parts.append(outputs)
-        self._read += size
+        self.read += size
         with self.failing_alone():
             self._start_if_read()
 

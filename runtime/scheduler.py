@@ -28,7 +28,8 @@ class SchedulerConfig:
         queue: Requests that may wait for a slot; more are refused.
         cache_bytes: Memory that the KV caches may take, a draft head's included; any when None. A request waits
             until its rows have room.
-        reuse_prefixes: Whether a prompt that begins as an earlier text did takes over its rows in the cache.
+        reuse_prefixes: Whether a prompt that begins as an earlier one did takes over its rows in the cache, by whole
+            parts that prompts are read in: what is generated is the same.
     """
 
     slots: int = 16

@@ -38,6 +38,8 @@ class Slots:
         cache: The target's.
         new_heads: Opens the heads of one place.
         places: How many there may be.
+        part: Tokens of the parts that prompts are read in: rows are taken over by whole parts, so that they are the
+            very numbers that reading the prompt would give.
         reuse: Whether a prompt that begins as an idle place's text does takes over its rows.
         fits: Whether there is memory for a number of places with a number of rows each.
     """
@@ -48,13 +50,14 @@ class Slots:
         new_heads: Callable[[], Heads],
         *,
         places: int,
+        part: int,
         reuse: bool = True,
         fits: Callable[[int, int], bool] = lambda _places, _rows: True,
     ) -> None:
         self._cache, self._new_heads, self._fits = cache, new_heads, fits
         self._places, self._reuse = min(places, cache.batch) if cache.is_fixed else places, reuse
         self._slots = [Slot(heads=new_heads()) for _ in range(cache.batch)]
-        self._clock = 0
+        self._part, self._clock = part, 0
 
     @property
     def live(self) -> list[LiveSequence]:
@@ -84,7 +87,7 @@ class Slots:
         slot = self._slots[place]
         keeps = self._reuse and sequence.feed.error is None
         slot.sequence, slot.left = None, self._clock
-        slot.tokens = sequence.text[: self._cache.lengths[place]] if keeps else []
+        slot.tokens = sequence.prompt[: sequence.read] if keeps else []
         slot.head = sequence.head if sequence.is_read else None
         self._cache.keep(place, len(slot.tokens))
         self._clock += 1
@@ -119,12 +122,10 @@ class Slots:
         A head drafts from outputs of the prompt's last tokens, so at least one is read again; and a draft model's own
         row is of its token and the next one.
         """
-        shared, all_read = _shared(slot.tokens, sequence.prompt), len(sequence.prompt) - 1
-        if sequence.head is None:
-            return min(shared, all_read)
-        if sequence.head != slot.head:
-            return 0
-        return int(max(0, min(shared - 1, all_read - 1, slot.heads.rows(sequence.head))))
+        kept = min(_shared(slot.tokens, sequence.prompt), len(sequence.prompt) - 1)
+        if sequence.head is not None:
+            kept = int(min(kept - 1, slot.heads.rows(sequence.head))) if sequence.head == slot.head else 0
+        return max(0, kept) // self._part * self._part
 
     def _lay_out(self, batch: int, place: int, kept: int, prompt: int) -> None:
         """Make the cache fit the sequences that decode and a prompt; idle places keep what then has room."""

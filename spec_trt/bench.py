@@ -13,6 +13,7 @@ from spec_trt.runtime.engine import Engine
 from spec_trt.runtime.generation import GenerationConfig, Result
 from spec_trt.runtime.near_tie import Comparison, compare_outputs
 from spec_trt.runtime.sampling import Sampling
+from spec_trt.runtime.scheduler import Scheduler, SchedulerConfig
 
 __all__ = ["WARM_UP_TOKENS", "BenchConfig", "OnAnswer", "compare_with_plain", "first_prompts", "run_bench"]
 
@@ -106,6 +107,13 @@ def run_bench(
         config: What to run.
         on_answer: Called after each turn, with every method's result and its comparison with plain decoding's.
     """
+    with Scheduler(engine, SchedulerConfig(slots=1, reuse_prefixes=False)):  # no run shares anything with another
+        return _run_bench(engine, records, config, on_answer)
+
+
+def _run_bench(
+    engine: Engine, records: Sequence[PromptRecord], config: BenchConfig, on_answer: OnAnswer
+) -> BenchReport:
     runs = config.runs()
     report = BenchReport(prompts=len(records), max_new_tokens=config.max_new_tokens, sampling=config.sampling)
     _warm_up(engine, first_prompts(engine, records, config)[0], runs)
