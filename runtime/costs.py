@@ -43,8 +43,9 @@ class DraftCost:
     """What a method's drafts cost one sequence: a pass that drafts L levels behind N nodes, fixed + L level + N node.
 
     Attributes:
-        pass_ms: A pass's drafting with the method's default options, in real generations.
-        fixed_ms: Of a pass, however much is drafted; None where it is not told apart.
+        pass_ms: A pass's drafting with the method's default options, in real generations; and what the verify pass
+            takes longer behind a head's graph.
+        fixed_ms: Of a pass, however much is drafted, the longer verify pass included; None where it is not told apart.
         level_ms: Of every level behind the first, which needs no run of its own; None likewise.
         node_ms: Of every node that something is drafted behind, the root not counted; None likewise.
     """

@@ -61,7 +61,7 @@ class Standing:
     Attributes:
         method: Its name.
         nodes: Of a pass, the mean.
-        draft_ms: Of a pass, the mean.
+        draft_ms: Of a pass, the mean; what the verify pass takes longer behind a head's graph is part of it.
         verify_ms: Of a pass's verification, the mean that its sizes would take by the measured costs.
         accept_length: What it reached.
         break_even: What it had to reach: its mean pass in plain steps.

@@ -8,26 +8,37 @@ from statistics import median
 import numpy as np
 import torch
 
+from spec_trt.profile.cost_curve import chain, fill
 from spec_trt.runtime.cache_memory import DTYPES
 from spec_trt.runtime.costs import DraftCost
-from spec_trt.runtime.draft_model import DraftModel
+from spec_trt.runtime.draft_model import DraftModel, DraftStep
 from spec_trt.runtime.drafters import METHODS
 from spec_trt.runtime.engine import Engine
 from spec_trt.runtime.medusa_model import MedusaModel
+from spec_trt.runtime.target import Target
 
 __all__ = ["HeadParts", "draft_costs", "measure_heads"]
 
 _LEVEL_NODES = (1, 2, 4, 8)
 _ACCEPTED = 2  # rows that the target adds to a draft's cache per pass, about
+_VERIFIED = 8  # nodes of the passes in between
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadParts:
-    """Milliseconds of a head: of a pass whatever is drafted, of a further level, of a node drafted behind."""
+    """Milliseconds of a head, whose graph takes turns with the target's.
+
+    Attributes:
+        fixed_ms: Of a pass, whatever is drafted.
+        level_ms: Of a further level.
+        node_ms: Of a node that is drafted behind.
+        switch_ms: What the verify pass behind it takes longer than behind another one: threads and caches are not its.
+    """
 
     fixed_ms: float
     level_ms: float = 0.0
     node_ms: float = 0.0
+    switch_ms: float = 0.0
 
 
 def draft_costs(pass_ms: Mapping[str, float], heads: Mapping[str, HeadParts]) -> dict[str, DraftCost]:
@@ -40,11 +51,17 @@ def draft_costs(pass_ms: Mapping[str, float], heads: Mapping[str, HeadParts]) ->
     costs = {}
     for method, ms in pass_ms.items():
         parts = heads.get(METHODS[method].head or "")
-        cost = DraftCost(pass_ms=ms)
-        if parts is not None:
-            cost = replace(cost, fixed_ms=parts.fixed_ms, level_ms=parts.level_ms, node_ms=parts.node_ms)
-        costs[method] = cost
+        costs[method] = DraftCost(pass_ms=ms) if parts is None else _cost(ms, parts)
     return costs
+
+
+def _cost(pass_ms: float, parts: HeadParts) -> DraftCost:
+    return DraftCost(
+        pass_ms=pass_ms + parts.switch_ms,
+        fixed_ms=parts.fixed_ms + parts.switch_ms,
+        level_ms=parts.level_ms,
+        node_ms=parts.node_ms,
+    )
 
 
 def measure_heads(engine: Engine, past: int, rounds: int = 15) -> dict[str, HeadParts]:
@@ -52,55 +69,72 @@ def measure_heads(engine: Engine, past: int, rounds: int = 15) -> dict[str, Head
 
     Args:
         engine: The engine.
-        past: Rows of a draft model's cache.
+        past: Committed rows, of a draft model's cache too.
         rounds: Runs of each size.
     """
     heads, found = engine.new_heads(), {}
+    if heads.medusa is None and heads.eagle is None:
+        return {}
+    target, past = engine.new_target(), min(max(past, 1), engine.max_length - _VERIFIED)
+    fill(target, past)
     if heads.medusa is not None:
-        found["medusa"] = _medusa_parts(heads.medusa, engine, rounds)
+        found["medusa"] = _in_turn(target, _medusa_run(heads.medusa, engine), rounds)
     if heads.eagle is not None:
-        found["eagle"] = _eagle_parts(heads.eagle, engine, min(past, engine.max_length - 8 * (rounds + 1)), rounds)
+        found["eagle"] = _eagle_parts(target, heads.eagle, engine, past, rounds)
     return found
 
 
-def _medusa_parts(model: MedusaModel, engine: Engine, rounds: int) -> HeadParts:
+def _in_turn(target: Target, run: Callable[[], object], rounds: int) -> HeadParts:
+    """Let a head's run and a verify pass take turns, and two verify passes follow each other."""
+    tree = [chain(_VERIFIED)]
+    target.verify(tree)
+    run()
+    times = [
+        (_seconds(run), _seconds(lambda: target.verify(tree)), _seconds(lambda: target.verify(tree)))
+        for _ in range(rounds)
+    ]
+    fixed, behind, again = (1e3 * median(column) for column in zip(*times, strict=True))
+    return HeadParts(fixed_ms=fixed, switch_ms=max(behind - again, 0.0))
+
+
+def _medusa_run(model: MedusaModel, engine: Engine) -> Callable[[], object]:
     hidden = torch.zeros(engine.manifest.model.hidden, dtype=DTYPES[engine.manifest.model.dtype])
-    model.take(hidden)
-    return HeadParts(fixed_ms=_median_ms(model.draft, rounds))
+
+    def draft() -> None:
+        model.take(hidden)
+        model.draft()
+
+    return draft
 
 
-def _eagle_parts(model: DraftModel, engine: Engine, past: int, rounds: int) -> HeadParts:
+def _eagle_parts(target: Target, model: DraftModel, engine: Engine, past: int, rounds: int) -> HeadParts:
     """Run the accepted rows, then one level behind some nodes: a line through the levels' times by their nodes."""
     facts, device = engine.manifest.model, model.cache.buffer.device
     built = engine.manifest.engine.tensorrt if engine.manifest.engine else None
-    nodes = [count for count in _LEVEL_NODES if built is None or count <= built.max_nodes]
+    counts = [count for count in _LEVEL_NODES if built is None or count <= built.max_nodes]
     features = {
         name: torch.zeros(_ACCEPTED, facts.hidden, dtype=DTYPES[facts.dtype], device=device) for name in model.needs
     }
-    past = max(past, 1)
     model.reset(past)
-    model.cache.lengths[:] = past
 
-    def extend() -> None:
+    def extend() -> DraftStep:
         model.cache.lengths[:] = past
         model.take(features, range(_ACCEPTED), [0] * _ACCEPTED)
-        model.extend()
+        return model.extend()
 
-    fixed_ms = _median_ms(extend, rounds)
-    step = model.extend()
-    levels = [
-        _median_ms(lambda count=count: model.expand(step, [0] * count, [0] * count), rounds)  # type: ignore[misc]
-        for count in nodes
-    ]
-    slope, start = np.polyfit(nodes, levels, 1).tolist()
-    return HeadParts(fixed_ms=fixed_ms, level_ms=max(start, 0.0), node_ms=max(slope, 0.0))
+    parts, step = _in_turn(target, extend, rounds), extend()
+    levels = [_level_ms(model, step, count, rounds) for count in counts]
+    slope, start = np.polyfit(counts, levels, 1).tolist()
+    return replace(parts, level_ms=max(start, 0.0), node_ms=max(slope, 0.0))
 
 
-def _median_ms(run: Callable[[], object], rounds: int) -> float:
+def _level_ms(model: DraftModel, step: DraftStep, nodes: int, rounds: int) -> float:
+    """A level follows a run of the same graph."""
+    times = [_seconds(lambda: model.expand(step, [0] * nodes, [0] * nodes)) for _ in range(rounds + 1)]
+    return 1e3 * median(times[1:])
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    started = time.perf_counter()
     run()
-    times = []
-    for _ in range(rounds):
-        started = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - started)
-    return 1e3 * median(times)
+    return time.perf_counter() - started

@@ -113,8 +113,8 @@ def test_heads_are_measured_in_parts(engine):
 
 
 def test_a_method_has_its_heads_parts():
-    parts = {"eagle": HeadParts(fixed_ms=1.0, level_ms=0.5, node_ms=0.1)}
+    parts = {"eagle": HeadParts(fixed_ms=1.0, level_ms=0.5, node_ms=0.1, switch_ms=0.25)}
     found = draft_costs({"ngram": 0.2, "eagle": 3.0, "eagle2": 2.0, "medusa": 1.0}, parts)
     assert found["ngram"] == DraftCost(pass_ms=0.2)
     assert found["medusa"] == DraftCost(pass_ms=1.0)
-    assert found["eagle2"] == DraftCost(pass_ms=2.0, fixed_ms=1.0, level_ms=0.5, node_ms=0.1)
+    assert found["eagle2"] == DraftCost(pass_ms=2.25, fixed_ms=1.25, level_ms=0.5, node_ms=0.1)
