@@ -27,6 +27,7 @@ __all__ = [
 ]
 
 _LEAST_ROUNDS = 3
+_SETTLING = 3  # passes of one node until the next is as quick as plain decoding's
 _LARGEST_PASS = 512  # nodes of all sequences: more is no decoding any more
 
 Item = TypeVar("Item")
@@ -145,7 +146,7 @@ class CurveTimer:
 class PassTimer:
     """Times the passes of one batch and past.
 
-    The sizes take turns, so that a busy moment hits all alike. A pass of one node follows another one, as in plain
+    The sizes take turns, so that a busy moment hits all alike. A pass of one node follows others, as in plain
     decoding; the others follow a pass of another size, as a tree's pass follows its drafting or a smaller tree: that
     alone makes it a little slower.
 
@@ -164,7 +165,8 @@ class PassTimer:
         fill(self._target, self._size.past)
         if not self._times:
             self._times = {count: [] for count in self._affordable()}
-        self._seconds(self._size.nodes[0])
+        for _ in range(_SETTLING):
+            self._seconds(self._size.nodes[0])
         for count, found in self._times.items():
             found.append(self._seconds(count))
 
