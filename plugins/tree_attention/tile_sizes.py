@@ -51,15 +51,17 @@ class TileSizes:
 
 _LIMITS = (16, 32, 64, 128)  # of the rows of a tile, in the tables below
 
-# Shared memory per multiprocessor decides: 164 KB (8.0), 100 KB (8.6, 8.9, 12.x), 228 KB (9.0, 10.x). Two programs
-# should fit at once. Per padded head_dim: keys per step, steps under way, most rows (whose sums take eight warps'
-# registers).
-_SMALL = {64: (64, 3, 128), 128: (32, 3, 128), 256: (32, 2, 64)}
-_LARGE = {64: (64, 3, 128), 128: (64, 3, 128), 256: (32, 3, 64)}
-_BY_CAPABILITY = {80: _SMALL, 90: _LARGE, 120: _SMALL}
+# Per padded head_dim: keys per step, steps under way, most rows, and the rows from which on the sums take eight warps'
+# registers. Shared memory per multiprocessor decides: 164 KB (8.0), 100 KB (8.6, 8.9, 12.x), 228 KB (9.0, 10.x). Two
+# programs should fit at once. What the assembler makes of a tile is seen by `tests.plugins.kernel_resources`: none may
+# spill.
+_SMALL = {64: (64, 3, 128, 128), 128: (32, 3, 128, 128), 256: (32, 2, 64, 64)}
+_LARGE = {64: (64, 3, 128, 128), 128: (64, 3, 128, 128), 256: (32, 3, 64, 64)}
+_LARGE_WIDE = {64: (64, 3, 128, 32), 128: (64, 3, 128, 32), 256: (32, 3, 64, 32)}
+_BY_CAPABILITY = {80: _SMALL, 90: _LARGE, 100: _LARGE_WIDE, 120: _SMALL}
 
 # Without tensor cores that Triton drives (7.5, and float32 anywhere) products are taken in registers.
-_SCALAR = {64: (32, 1, 32), 128: (16, 1, 32), 256: (16, 1, 16)}
+_SCALAR = {64: (32, 1, 32, 16), 128: (16, 1, 16, 32), 256: (16, 1, 16, 16)}
 
 
 def tile_sizes(*, capability: int, head_dim: int, itemsize: int, rows: int) -> TileSizes:
@@ -73,13 +75,13 @@ def tile_sizes(*, capability: int, head_dim: int, itemsize: int, rows: int) -> T
     """
     scalar = capability < 80 or itemsize == 4
     table = _SCALAR if scalar else _BY_CAPABILITY[max(known for known in _BY_CAPABILITY if known <= capability)]
-    block_keys, num_stages, limit = table[max(64, padded_head_dim(head_dim))]
+    block_keys, num_stages, limit, wide = table[max(64, padded_head_dim(head_dim))]
     block_rows = _block_rows(rows, limit)
     return TileSizes(
         block_rows=block_rows,
         block_keys=block_keys,
         block_columns=_COLUMNS,
-        num_warps=8 if scalar or block_rows == limit else 4,
+        num_warps=8 if block_rows >= wide else 4,
         num_stages=num_stages,
     )
 

@@ -78,15 +78,21 @@ class Resources:
 
 
 def chosen_variants() -> Iterator[Variant]:
-    """Every size of tile on every GPU, and every feature once."""
+    """Every size of tile on every GPU, every feature once, and the tiles that are closest to spilling."""
     for capability in CAPABILITIES:
         for head_dim in (64, 128, 256):
             for rows in (16, 128):
                 yield Variant(kernel="attention", capability=capability, head_dim=head_dim, rows=rows)
             yield Variant(kernel="combine", capability=capability, head_dim=head_dim)
         yield Variant(kernel="commit", capability=capability)
-    for head_dim in (80, 96, 128):
-        yield Variant(kernel="attention", capability=89, head_dim=head_dim, rows=64)
+    for dtype in ("fp16", "bf16"):
+        for head_dim in (80, 96):
+            yield Variant(kernel="attention", capability=100, dtype=dtype, head_dim=head_dim, rows=32)
+    for head_dim in (64, 128, 256):
+        yield Variant(kernel="attention", capability=100, dtype="bf16", head_dim=head_dim, rows=128)
+    for capability, head_dim in ((80, 80), (100, 96), (120, 80)):
+        yield Variant(kernel="attention", capability=capability, dtype="fp32", head_dim=head_dim, rows=32)
+    yield Variant(kernel="attention", capability=89, head_dim=96, rows=64)
     yield Variant(kernel="attention", capability=89, dtype="bf16", rows=128)
     for head_dim in (128, 256):
         yield Variant(kernel="attention", capability=89, dtype="fp32", head_dim=head_dim, rows=128)
