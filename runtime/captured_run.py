@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from spec_trt.errors import BackendError
 from spec_trt.runtime.cuda_stream import Stream
 
 __all__ = ["CapturedRun"]
@@ -17,23 +16,11 @@ class CapturedRun:
     Args:
         work: Enqueues the work on a stream's handle.
         stream: Where to run and capture it.
-        graphs: Whether to capture it at all.
-        capturable: Says after the first run whether it can be captured; asked once.
-        on_refusal: Takes the reason where it could not be, and every run is an ordinary one; when None, the first
-            `run` raises it.
+        graphs: Whether the first run captures it; else it is captured when `capture` is called.
     """
 
-    def __init__(
-        self,
-        work: Callable[[int], None],
-        stream: Stream,
-        *,
-        graphs: bool = True,
-        capturable: Callable[[], bool] | None = None,
-        on_refusal: Callable[[Exception], None] | None = None,
-    ) -> None:
+    def __init__(self, work: Callable[[int], None], stream: Stream, *, graphs: bool = True) -> None:
         self._work, self._stream, self._to_capture = work, stream, graphs
-        self._capturable, self._on_refusal = capturable, on_refusal
         self._replay: Callable[[], None] | None = None
 
     def run(self) -> None:
@@ -44,20 +31,16 @@ class CapturedRun:
         self._stream.run(self._enqueue)
         if self._to_capture:
             self._to_capture = False  # a second try would end as the first
-            self._capture()
+            self.capture()
 
-    def _capture(self) -> None:
-        try:
-            self._ask()
-            self._replay = self._stream.capture(self._enqueue)
-        except (BackendError, RuntimeError) as error:  # CUDA's errors are PyTorch's own, which are RuntimeErrors
-            if self._on_refusal is None:
-                raise
-            self._on_refusal(error)
+    def capture(self) -> None:
+        """Record the work, once it has run, for all runs to come.
 
-    def _ask(self) -> None:
-        if self._capturable is not None and not self._capturable():
-            raise BackendError("the library says that they can't be captured")
+        Raises:
+            BackendError: The work does, in a capture.
+            RuntimeError: CUDA can't capture it.
+        """
+        self._replay = self._stream.capture(self._enqueue)
 
     def _enqueue(self) -> None:
         self._work(self._stream.handle)

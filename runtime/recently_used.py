@@ -18,11 +18,10 @@ class RecentlyUsed(Generic[Key, Value]):
 
     Args:
         limit: How many are kept at the most.
-        before_drop: Called before one is let go for another.
     """
 
-    def __init__(self, limit: int, before_drop: Callable[[], None] = lambda: None) -> None:
-        self._limit, self._before_drop = limit, before_drop
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self.kept: OrderedDict[Key, Value] = OrderedDict()
 
     def __len__(self) -> int:
@@ -34,7 +33,6 @@ class RecentlyUsed(Generic[Key, Value]):
             self.kept.move_to_end(key)
             return self.kept[key]
         if len(self.kept) >= self._limit:
-            self._before_drop()
             self.kept.popitem(last=False)
         self.kept[key] = make()
         return self.kept[key]
@@ -42,7 +40,3 @@ class RecentlyUsed(Generic[Key, Value]):
     def clear(self) -> None:
         """Keep none of them longer."""
         self.kept.clear()
-
-    def drop(self, key: Key) -> None:
-        """Keep a key's value no longer."""
-        self.kept.pop(key, None)

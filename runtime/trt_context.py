@@ -1,5 +1,6 @@
 """An execution context of TensorRT's, which has the shapes and addresses of one pass at a time."""
 
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +42,7 @@ class TrtContext:
     def __init__(self, context: Any, graph: str, *, memory: Tensor, complaints: Complaints) -> None:  # noqa: ANN401 - the library has no types
         self._context, self._graph = context, graph
         self._memory, self._complaints = memory, complaints
-        self._bound: BoundPass | None = None
+        self._bound: weakref.ref[BoundPass] | None = None  # whoever runs a pass keeps its tensors
 
     def bind(self, bound: BoundPass) -> None:
         """Take the shapes and addresses of a pass, unless it has them already.
@@ -49,7 +50,7 @@ class TrtContext:
         Raises:
             BackendError: The library refuses one.
         """
-        if self._bound is bound:
+        if self._bound is not None and self._bound() is bound:
             return
         self._bound = None
         self._set_shapes(bound.shapes)
@@ -58,7 +59,7 @@ class TrtContext:
             self._complaints.require(self._context.set_tensor_address(name, address), f"the address of {name}")
         missing = self._context.infer_shapes()
         self._complaints.require(not missing, ", ".join(missing))
-        self._bound = bound
+        self._bound = weakref.ref(bound)
 
     def enqueue(self, handle: int) -> None:
         """Enqueue the bound pass on a stream.

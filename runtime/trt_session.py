@@ -3,7 +3,7 @@
 import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -17,16 +17,13 @@ from spec_trt.manifest import GraphFacts
 from spec_trt.runtime.captured_run import CapturedRun
 from spec_trt.runtime.cuda_stream import Stream
 from spec_trt.runtime.kernel_cache import KernelCache
-from spec_trt.runtime.recently_used import RecentlyUsed
+from spec_trt.runtime.pass_graphs import MAX_CUDA_GRAPHS, PassGraphs
 from spec_trt.runtime.shape_profiles import Profile, choose_profile
 from spec_trt.runtime.trt_context import BoundPass, TrtContext
 from spec_trt.runtime.trt_log import Complaints, last_error, one_line
 from spec_trt.runtime.trt_tensors import check_tensors, read_profiles, read_tensors
 
-__all__ = ["MAX_CUDA_GRAPHS", "TrtBinding", "TrtSession"]
-
-MAX_CUDA_GRAPHS = 64
-"""CUDA graphs that a session keeps; one more takes the place of the least recently used."""
+__all__ = ["TrtBinding", "TrtSession"]
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -87,9 +84,10 @@ class TrtSession:
             self._contexts = [self._new_context(profile) for profile in self._profiles]
             self._output_sizes = self._largest_outputs()
         self._unread: dict[str, Tensor] = {}
-        self._captured: RecentlyUsed[BoundPass, CapturedRun] = RecentlyUsed(max_cuda_graphs, stream.synchronize)
+        self._graphs = PassGraphs(stream, limit=max_cuda_graphs)
         self._uncapturable: weakref.WeakSet[BoundPass] = weakref.WeakSet()
         self._warned = False
+        weakref.finalize(self, _wait_for, stream)  # contexts, graphs and their memory are in use until then
 
     def bind(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> "TrtBinding":
         """Tie the graph to tensors; see `Session.bind`.
@@ -112,33 +110,58 @@ class TrtSession:
             BackendError: It failed.
         """
         with _named_errors("a pass failed"):
-            if self._cuda_graphs and bound not in self._uncapturable:
-                self._captured.get(bound, partial(self._capture, bound)).run()
-                return
-            context = self._contexts[bound.profile.index]
-            context.bind(bound)
-            self._stream.run(partial(context.enqueue, self._stream.handle))
+            if not self._cuda_graphs or bound in self._uncapturable:
+                self._run_uncaptured(bound)
+            elif not self._graphs.replay(bound):
+                if self._graphs.has_room():
+                    self._run_and_capture(bound)
+                else:
+                    self._run_uncaptured(bound)
 
-    def _capture(self, bound: BoundPass) -> CapturedRun:
-        context = self._new_context(bound.profile)
+    def _run_uncaptured(self, bound: BoundPass) -> None:
+        context = self._contexts[bound.profile.index]
         context.bind(bound)
-        return CapturedRun(
-            context.enqueue,
-            self._stream,
-            capturable=partial(context.is_capturable, self._stream.handle),
-            on_refusal=partial(self._run_uncaptured, bound),
-        )
+        self._stream.run(partial(context.enqueue, self._stream.handle))
 
-    def _run_uncaptured(self, bound: BoundPass, reason: Exception) -> None:
-        """Go on without a CUDA graph of a pass, and say so the first time."""
-        self._uncapturable.add(bound)
-        self._captured.drop(bound)
+    def _run_and_capture(self, bound: BoundPass) -> None:
+        context = self._graphs.take_context(bound.profile, self._new_context)
+        kept = False
+        try:
+            context.bind(bound)
+            run = CapturedRun(context.enqueue, self._stream, graphs=False)
+            run.run()
+            if not context.is_capturable(self._stream.handle):
+                self._uncapturable.add(bound)
+                self._warn("the library says that they can't be captured")
+            elif self._try_capture(run):
+                self._graphs.keep(bound, run, context)
+                kept = True
+        finally:
+            if not kept:
+                self._graphs.give_back(bound.profile, context)
+
+    def _try_capture(self, run: CapturedRun) -> bool:
+        """Capture a pass that has run; the first failure is the last try.
+
+        What is left of a failed capture may be in the way of the next: before its release 2.12 PyTorch's allocator
+        goes on as if the capture did.
+        """
+        try:
+            run.capture()
+        except (BackendError, RuntimeError) as error:  # CUDA's errors are PyTorch's own, which are RuntimeErrors
+            self._cuda_graphs = False
+            self._warn(one_line(error))
+            return False
+        return True
+
+    def _warn(self, reason: str) -> None:
+        """Say the first time that passes run without CUDA graphs."""
         if not self._warned:
             _LOGGER.warning(
                 "passes of the graph %r run without CUDA graphs, which is slower: %s; "
                 "with --no-cuda-graphs none is tried",
                 self._graph,
-                one_line(reason),
+                reason,
             )
         self._warned = True
 
@@ -208,6 +231,12 @@ class TrtBinding:
 
 def _new_bytes(size: int, device: torch.device) -> Tensor:
     return torch.empty(max(size, 1), dtype=torch.uint8, device=device)
+
+
+def _wait_for(stream: Stream) -> None:
+    """Wait for what is running; whether it fails is no longer of interest."""
+    with suppress(RuntimeError):
+        stream.synchronize()
 
 
 @contextmanager

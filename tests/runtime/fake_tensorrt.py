@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from itertools import count
 from types import ModuleType
 from typing import Any, ClassVar
@@ -163,11 +164,12 @@ class Launch:
     tensors: Mapping[str, tuple[int, Shape]]
     allocations: Sequence[Allocation]
 
-    def run(self) -> None:
+    def run(self, *, captured: bool = True) -> None:
+        what = "a captured graph" if captured else "a pass in flight"
         context = self.context()
-        assert context is not None, "the context of a captured graph is gone"
-        assert context.changes == self.changes, "the context of a captured graph has been changed"
-        assert not any(one.is_freed for one in self.allocations), "memory that a captured graph uses was freed"
+        assert context is not None, f"the context of {what} is gone"
+        assert not captured or context.changes == self.changes, "the context of a captured graph has been changed"
+        assert not any(one.is_freed for one in self.allocations), f"memory that {what} uses was freed"
         context._compute_at(self.tensors)
 
 
@@ -228,7 +230,7 @@ class FakeContext:
         if recorded is None:
             self.settled = self.changes
             self._compile()
-            self._launch().run()
+            FakeStream.known[stream].enqueue(partial(self._launch().run, captured=False))
         elif self.engine.breaks_captures:
             raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nCompile with DSA")
         else:
@@ -313,18 +315,33 @@ def fake_tensorrt(
 
 @dataclass(eq=False)
 class FakeStream:
-    """A stream that runs everything at once, and notes what it was asked."""
+    """A stream that notes what it was asked.
+
+    Attributes:
+        device: Where it is.
+        lazy: Whether what is enqueued waits until someone waits for it, as late as it may be on a GPU; else it runs at
+            once.
+        calls: What was asked.
+        recorded: What the capture that is under way has so far.
+    """
 
     known: ClassVar[weakref.WeakValueDictionary[int, "FakeStream"]] = weakref.WeakValueDictionary()
     handles: ClassVar["count[int]"] = count(7)
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    lazy: bool = False
     calls: list[str] = field(default_factory=list)
     recorded: list[Launch] | None = None
 
     def __post_init__(self) -> None:
         self.handle = next(self.handles)
         self.known[self.handle] = self
+        self._in_flight: list[Callable[[], None]] = []
+
+    def enqueue(self, launch: Callable[[], None]) -> None:
+        self._in_flight.append(launch)
+        if not self.lazy:
+            self._finish()
 
     def run(self, work: Callable[[], None]) -> None:
         self.calls.append("run")
@@ -341,9 +358,15 @@ class FakeStream:
         def replay() -> None:
             self.calls.append("replay")
             for launch in launches:
-                launch.run()
+                self.enqueue(launch.run)
 
         return replay
 
     def synchronize(self) -> None:
         self.calls.append("synchronize")
+        self._finish()
+
+    def _finish(self) -> None:
+        launches, self._in_flight = self._in_flight, []
+        for launch in launches:
+            launch()

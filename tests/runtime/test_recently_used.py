@@ -4,9 +4,8 @@ from spec_trt.runtime.recently_used import RecentlyUsed
 
 
 def test_the_least_recently_used_makes_room_for_a_new_one():
-    drops: list[int] = []
     made: list[str] = []
-    kept: RecentlyUsed[str, str] = RecentlyUsed(2, lambda: drops.append(len(made)))
+    kept: RecentlyUsed[str, str] = RecentlyUsed(2)
 
     def make(key):
         made.append(key)
@@ -14,14 +13,12 @@ def test_the_least_recently_used_makes_room_for_a_new_one():
 
     assert [kept.get(key, partial(make, key)) for key in "abacab"] == ["A", "B", "A", "C", "A", "B"]
     assert made == ["a", "b", "c", "b"]
-    assert drops == [2, 3]
     assert len(kept) == 2
 
 
-def test_what_is_dropped_is_made_again():
-    kept: RecentlyUsed[str, object] = RecentlyUsed(1, lambda: None)
+def test_what_is_cleared_is_made_again():
+    kept: RecentlyUsed[str, object] = RecentlyUsed(1)
     first = kept.get("a", object)
     assert kept.get("a", object) is first
-    kept.drop("a")
-    kept.drop("a")
+    kept.clear()
     assert kept.get("a", object) is not first

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import weakref
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from spec_trt.manifest import GraphFacts, TensorFacts
 from spec_trt.runtime.drafters.lookahead import LookaheadDrafter, LookaheadOptions
 from spec_trt.runtime.fixed_shapes import FixedShapes
 from spec_trt.runtime.kernel_cache import KernelCache
+from spec_trt.runtime.pass_graphs import RUNS_PER_EVICTION
 from spec_trt.runtime.target import Target
 from spec_trt.runtime.trt_log import error_log, last_error
 from spec_trt.runtime.trt_session import TrtSession
@@ -55,10 +57,10 @@ def opened(tmp_path):
     """Sessions whose memory is as particular as a GPU's."""
     with DeviceMemory() as memory:
 
-        def make(engine, *, rtx=True, **options):
+        def make(engine, *, rtx=True, lazy=False, **options):
             path = tmp_path / "x.engine"
             path.write_bytes(b"engine")
-            stream = FakeStream()
+            stream = FakeStream(lazy=lazy)
             library = fake_tensorrt({b"engine": engine}, rtx=rtx, memory=memory)
             return TrtSession(path, "base", FACTS, library=library, stream=stream, **options), stream
 
@@ -114,18 +116,85 @@ def test_a_captured_pass_has_a_context_of_its_own_that_nothing_changes(opened):
     assert all(double.tolist() == [2] * size for size, double in doubles.items())
 
 
-def test_the_least_recently_used_graph_and_its_context_are_dropped(opened):
+def run_often(binding, count=RUNS_PER_EVICTION):
+    for _ in range(count):
+        binding.run()
+
+
+def test_the_least_recently_used_graph_makes_room_and_its_context_is_the_next_ones(opened):
     engine = doubling()
     session, stream = opened(engine, max_cuda_graphs=2)
     doubles = {size: torch.zeros(size) for size in (1, 2, 3)}
     bindings = {size: session.bind({"x": torch.ones(size)}, {"double": doubles[size]}) for size in doubles}
-    for size in (1, 2, 1, 3, 1, 2):
+    for size in (1, 2, 1):
+        run_often(bindings[size])
+    stream.calls.clear()
+    for size in (3, 1, 3):
         doubles[size].zero_()
         bindings[size].run()
         assert doubles[size].tolist() == [2] * size
-        assert len(living_contexts(engine)) <= 2 + len(engine.profiles)
-    again = ["synchronize", "run", "capture"]
-    assert stream.calls[1:] == ["run", "capture", "run", "capture", "replay", *again, "replay", *again]
+    assert stream.calls == ["synchronize", "run", "capture", "replay", "replay"]
+    assert len(engine.made) == len(living_contexts(engine)) == 2 + len(engine.profiles)
+
+
+def test_more_sizes_in_turn_than_there_are_places_do_not_take_them_from_each_other_all_the_time(opened):
+    engine = doubling()
+    session, stream = opened(engine, max_cuda_graphs=3)
+    doubles = [torch.zeros(2) for _ in range(4)]
+    bindings = [session.bind({"x": torch.ones(2)}, {"double": double}) for double in doubles]
+    rounds = 2 * RUNS_PER_EVICTION
+    for _ in range(rounds):
+        for binding, double in zip(bindings, doubles, strict=True):
+            double.zero_()
+            binding.run()
+            assert double.tolist() == [2, 2]
+    assert 3 < stream.calls.count("capture") <= 3 + 4 * rounds / RUNS_PER_EVICTION
+    assert stream.calls.count("replay") > 2 * rounds
+    assert len(engine.made) == 3 + len(engine.profiles)
+
+
+def test_a_pass_that_no_one_holds_is_gone_with_its_memory_at_once_and_with_its_graph_before_the_next(opened):
+    engine = doubling()
+    session, stream = opened(engine)
+    kept = session.bind({"x": torch.ones(1)}, {})
+    run_often(kept, 2)
+    x = torch.ones(2)
+    session.bind({"x": x}, {}).run()
+    held = weakref.ref(x)
+    del x
+    assert held() is None
+    kept.run()
+    assert stream.calls[-2:] == ["synchronize", "replay"]
+    made = len(engine.made)
+    session.bind({"x": torch.ones(3)}, {}).run()
+    assert len(engine.made) == made
+
+
+def test_a_session_is_gone_with_its_last_reference(opened):
+    gc.disable()
+    try:
+        session, _ = opened(doubling())
+        held = weakref.ref(session)
+        for size in (2, 3):
+            run_often(session.bind({"x": torch.ones(size)}, {}), 2)
+        del session
+        assert held() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("changes", [{}, {"capturable": False}, {"breaks_captures": True}])
+def test_nothing_is_freed_or_changed_under_what_is_in_flight(opened, changes):
+    engine = doubling(**changes)
+    session, stream = opened(engine, lazy=True, max_cuda_graphs=1)
+    tensors = [(torch.ones(2), torch.zeros(2)) for _ in range(3)]
+    for x, double in tensors:
+        binding = session.bind({"x": x}, {"double": double})
+        run_often(binding)
+        del binding
+    del session
+    stream.synchronize()
+    assert [double.tolist() for _, double in tensors] == [[2, 2]] * 3
 
 
 def test_two_bindings_of_one_shape_are_two_graphs(opened):
@@ -154,8 +223,8 @@ def test_passes_that_cannot_be_captured_run_as_they_are_and_one_warning_says_so(
         bindings[size].run()
         assert doubles[size].tolist() == [2] * size
     assert "replay" not in stream.calls
-    assert stream.calls.count("capture") == (2 if engine.breaks_captures else 0)
-    assert len(living_contexts(engine)) == len(engine.profiles)
+    assert stream.calls.count("capture") == (1 if engine.breaks_captures else 0)
+    assert len(engine.made) == len(engine.profiles) + 1
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert caplog.records[0].getMessage() == (
         f"passes of the graph 'base' run without CUDA graphs, which is slower: {reason}; with --no-cuda-graphs none is "
