@@ -1,15 +1,22 @@
-"""A CUDA stream of the runtime's own: where libraries enqueue, and where their work is captured."""
+"""A CUDA stream of the runtime's own: where libraries enqueue, and where their work is captured.
+
+A thread has a current GPU and a current stream per GPU of its own, device 0's and the default ones at first, and the
+thread that decodes is not the one that loads. So whoever calls a library or a kernel does so with `on_device`, all
+passes of a back end run on its one stream, in order with the caller's, and before tensors are bound it waits for what
+any thread has put into them.
+"""
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Protocol
 
 import torch
 
 from spec_trt.errors import BackendError
 
-__all__ = ["CudaStream", "Stream", "require_gpu"]
+__all__ = ["CudaStream", "Stream", "on_device", "require_gpu"]
 
 Work = Callable[[], None]
 
@@ -22,6 +29,12 @@ class Stream(Protocol):
     handle: int
     """Its `cudaStream_t`."""
 
+    def on_device(self) -> AbstractContextManager[object]:
+        """Make its GPU the thread's own for a while; see `on_device`."""
+
+    def settle(self) -> None:
+        """Wait for all that the device was asked to do, by any thread."""
+
     def run(self, work: Work) -> None:
         """Enqueue work here: behind what the caller's stream holds, and before what the caller enqueues next."""
 
@@ -29,7 +42,7 @@ class Stream(Protocol):
         """Record work without running it.
 
         Returns:
-            What enqueues all of it at once, on the caller's stream.
+            What enqueues all of it at once, as `run` does.
         """
 
     def synchronize(self) -> None:
@@ -48,8 +61,16 @@ class CudaStream:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.handle = int(self._stream.cuda_stream)
 
+    def on_device(self) -> AbstractContextManager[object]:
+        """Make its GPU the thread's own for a while; see `on_device`."""
+        return on_device(self.device)
+
+    def settle(self) -> None:
+        """Wait for the device; see `Stream.settle`."""
+        torch.cuda.synchronize(self.device)
+
     def run(self, work: Work) -> None:
-        """Enqueue work here; see `Stream.run`."""
+        """Enqueue work here, with its GPU as the thread's own; see `Stream.run`."""
         caller = torch.cuda.current_stream(self.device)
         self._stream.wait_stream(caller)
         with torch.cuda.stream(self._stream):
@@ -71,7 +92,7 @@ class CudaStream:
                 _abandon(graph)
                 raise
             graph.capture_end()
-        return graph.replay
+        return partial(self.run, graph.replay)
 
     def synchronize(self) -> None:
         """Wait for what is enqueued; see `Stream.synchronize`."""
@@ -97,6 +118,15 @@ def _abandon(graph: torch.cuda.CUDAGraph) -> None:
         graph.capture_end()
     except RuntimeError:
         return
+
+
+def on_device(device: torch.device) -> AbstractContextManager[object]:
+    """Make a GPU the thread's own for a while: libraries and kernels run on that of the thread that calls them.
+
+    Args:
+        device: The GPU; with a CPU there is nothing to do.
+    """
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def require_gpu() -> torch.device:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from spec_trt.plugins.commit_rows.launch import commit_rows
+from spec_trt.runtime.cuda_stream import on_device
 from spec_trt.runtime.staging import Staging
 
 __all__ = ["GpuRowWriter"]
@@ -37,6 +38,12 @@ class GpuRowWriter:
         Raises:
             BackendError: Triton is missing.
         """
+        with on_device(self._device):
+            staged = self._stage(nodes, ends)
+            commit_rows(buffer, new_rows, *(staged.tensors[name] for name in (_PATHS, _COUNTS, _ENDS)))
+
+    def _stage(self, nodes: Sequence[Sequence[int]], ends: Sequence[int]) -> Staging:
+        """Bring up what goes where."""
         staged = self._staging(len(nodes), max(map(len, nodes)))
         if self._uploaded is not None:
             self._uploaded.synchronize()  # the host's side is still being read until then
@@ -47,7 +54,7 @@ class GpuRowWriter:
         staged.upload()
         if self._uploaded is not None:
             self._uploaded.record()
-        commit_rows(buffer, new_rows, *(staged.tensors[name] for name in (_PATHS, _COUNTS, _ENDS)))
+        return staged
 
     def _staging(self, batch: int, longest: int) -> Staging:
         """Room for some paths, of few sizes: the next power of two."""

@@ -70,7 +70,7 @@ class TrtSession:
         self._graph, self._stream, self._cuda_graphs = graph, stream, cuda_graphs
         self._dimensions = {tensor.name: tensor.shape for tensor in facts.inputs}
         self._complaints = Complaints(library, plugin_failure)
-        with _named_errors(f"can't load {path}"):
+        with self._calling(f"can't load {path}"):
             self._runtime = library.Runtime(self._complaints.log)
             self._engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
             if self._engine is None:
@@ -97,7 +97,8 @@ class TrtSession:
         """
         shapes = check_tensors(self._tensors, inputs, outputs, self.device)
         profile = choose_profile(self._graph, self._profiles, shapes, self._dimensions)
-        with _named_errors(f"can't bind the graph {self._graph!r}"):
+        with self._calling(f"can't bind the graph {self._graph!r}"):
+            self._stream.settle()
             unread = {name: self._room(name) for name in self._output_sizes if name not in outputs}
             bound = BoundPass(profile=profile, shapes=shapes, tensors={**inputs, **unread, **outputs})
             self._contexts[profile.index].bind(bound)  # what the library refuses of it is better known now
@@ -109,7 +110,7 @@ class TrtSession:
         Raises:
             BackendError: It failed.
         """
-        with _named_errors("a pass failed"):
+        with self._calling("a pass failed"):
             if not self._cuda_graphs or bound in self._uncapturable:
                 self._run_uncaptured(bound)
             elif not self._graphs.replay(bound):
@@ -117,6 +118,22 @@ class TrtSession:
                     self._run_and_capture(bound)
                 else:
                     self._run_uncaptured(bound)
+
+    @contextmanager
+    def _calling(self, what: str) -> Iterator[None]:
+        """Call the library on its GPU, and turn what it, CUDA or PyTorch raise into one line."""
+        try:
+            with self._stream.on_device():
+                yield
+        except SpecTrtError:
+            raise
+        except torch.OutOfMemoryError as error:
+            raise BackendError(
+                f"{what}: the GPU's memory is full; free some, or build again with a smaller --max-length or "
+                "--max-batch"
+            ) from error
+        except Exception as error:  # each of them raises its own, unrelated types
+            raise BackendError(f"{what}: {one_line(error)}") from error
 
     def _run_uncaptured(self, bound: BoundPass) -> None:
         context = self._contexts[bound.profile.index]
@@ -237,18 +254,3 @@ def _wait_for(stream: Stream) -> None:
     """Wait for what is running; whether it fails is no longer of interest."""
     with suppress(RuntimeError):
         stream.synchronize()
-
-
-@contextmanager
-def _named_errors(what: str) -> Iterator[None]:
-    """Turn what the library, CUDA or PyTorch raise into one line."""
-    try:
-        yield
-    except SpecTrtError:
-        raise
-    except torch.OutOfMemoryError as error:
-        raise BackendError(
-            f"{what}: the GPU's memory is full; free some, or build again with a smaller --max-length or --max-batch"
-        ) from error
-    except Exception as error:  # each of them raises its own, unrelated types
-        raise BackendError(f"{what}: {one_line(error)}") from error

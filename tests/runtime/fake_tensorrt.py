@@ -7,7 +7,8 @@ long as a graph that was captured from it is replayed.
 
 import ctypes
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -113,6 +114,7 @@ class FakeEngine:
         return FakeConfig()
 
     def create_execution_context(self, config: "FakeConfig") -> "FakeContext":
+        FakeStream.check_entered()
         context = FakeContext(self, config)
         self.made.append(weakref.ref(context))
         return context
@@ -216,6 +218,7 @@ class FakeContext:
         return True
 
     def infer_shapes(self) -> list[str]:
+        FakeStream.check_entered()
         return sorted(set(self.engine.inputs) - set(self.shapes))
 
     def is_stream_capturable(self, stream: int) -> bool:
@@ -290,6 +293,7 @@ def fake_tensorrt(
             loggers.append(logger)
 
         def deserialize_cuda_engine(self, blob: bytes) -> FakeEngine | None:
+            FakeStream.check_entered()
             if blob not in engines:
                 loggers[0].log(ILogger.ERROR, "[fake] magic tag does not match")
                 loggers[0].log(ILogger.INFO, "[fake] bye")
@@ -319,8 +323,10 @@ class FakeStream:
 
     Attributes:
         device: Where it is.
+        settled: How often the whole device was waited for.
         lazy: Whether what is enqueued waits until someone waits for it, as late as it may be on a GPU; else it runs at
             once.
+        entered: How many hold its GPU as their own; the library is called by no one else.
         calls: What was asked.
         recorded: What the capture that is under way has so far.
     """
@@ -330,6 +336,8 @@ class FakeStream:
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     lazy: bool = False
+    entered: int = 0
+    settled: int = 0
     calls: list[str] = field(default_factory=list)
     recorded: list[Launch] | None = None
 
@@ -343,15 +351,32 @@ class FakeStream:
         if not self.lazy:
             self._finish()
 
+    @contextmanager
+    def on_device(self) -> Iterator[None]:
+        self.entered += 1
+        try:
+            yield
+        finally:
+            self.entered -= 1
+
+    @classmethod
+    def check_entered(cls) -> None:
+        assert any(stream.entered for stream in cls.known.values()), "on whichever GPU the thread has"
+
+    def settle(self) -> None:
+        self.settled += 1
+
     def run(self, work: Callable[[], None]) -> None:
         self.calls.append("run")
-        work()
+        with self.on_device():
+            work()
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         self.calls.append("capture")
         launches = self.recorded = []
         try:
-            work()
+            with self.on_device():
+                work()
         finally:
             self.recorded = None
 

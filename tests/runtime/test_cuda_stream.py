@@ -1,13 +1,13 @@
 """The order of what is asked of CUDA, on a machine that has none: PyTorch's objects have stand-ins that take notes."""
 
 import gc
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
 
 from spec_trt.errors import BackendError
-from spec_trt.runtime.cuda_stream import CudaStream, require_gpu
+from spec_trt.runtime.cuda_stream import CudaStream, on_device, require_gpu
 
 
 class Stream:
@@ -53,6 +53,7 @@ def cuda(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Stream", lambda _device: Stream("own", notes))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: caller)
     monkeypatch.setattr(torch.cuda, "stream", current)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: notes.append(f"host waits for {device}"))
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: Graph(notes))
     return notes
 
@@ -64,11 +65,13 @@ def test_work_is_done_between_the_callers_own(cuda):
     assert cuda == ["own waits for caller", "on own", "work", "off own", "caller waits for own"]
 
 
-def test_a_capture_is_replayed_wherever_the_caller_is(cuda):
+def test_a_capture_is_replayed_where_all_other_work_is_done(cuda):
     collecting = []
     replay = CudaStream(torch.device("cuda", 0)).capture(lambda: collecting.append(gc.isenabled()))
+    assert cuda == ["host waits for own", "on own", "begin thread_local", "end", "off own"]
+    cuda.clear()
     replay()
-    assert cuda == ["host waits for own", "on own", "begin thread_local", "end", "off own", "replay"]
+    assert cuda == ["own waits for caller", "on own", "replay", "off own", "caller waits for own"]
     assert collecting == [False]
     assert gc.isenabled()
 
@@ -96,6 +99,18 @@ def test_a_capture_that_cuda_finds_invalid_is_an_error(cuda, monkeypatch):
 def test_to_synchronize_is_to_wait_for_both_streams(cuda):
     CudaStream(torch.device("cuda", 0)).synchronize()
     assert cuda == ["host waits for caller", "host waits for own"]
+
+
+def test_to_settle_is_to_wait_for_all_that_any_thread_has_asked_of_the_gpu(cuda):
+    CudaStream(torch.device("cuda", 1)).settle()
+    assert cuda == ["host waits for cuda:1"]
+
+
+def test_a_gpu_is_the_threads_own_for_a_while(cuda, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext(cuda.append(f"on {device}")))
+    with CudaStream(torch.device("cuda", 1)).on_device(), on_device(torch.device("cpu")):
+        pass
+    assert cuda == ["on cuda:1"]
 
 
 @pytest.mark.parametrize(("build", "words"), [(None, "a build without CUDA"), ("13.0", r"built for CUDA 13\.0")])

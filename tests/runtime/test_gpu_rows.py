@@ -1,5 +1,7 @@
 """The way that a GPU's cache is written, but for the kernel: here a loop that reads what the kernel would."""
 
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 import torch
@@ -57,6 +59,21 @@ def test_where_rows_go_is_staged_once_per_size(kernel):
         written.commit(rows(0, 1, 4), [[0, 2]])
     assert len(written._writer._staged) == 1
     assert len(kernel) == 3
+
+
+def test_rows_are_written_on_the_caches_gpu_whichever_the_thread_has(kernel, monkeypatch):
+    _, written = caches(batch=1)
+    notes = []
+
+    @contextmanager
+    def on_device(device):
+        notes.append((device, len(kernel)))
+        yield
+        notes.append((device, len(kernel)))
+
+    monkeypatch.setattr(gpu_rows, "on_device", on_device)
+    written.commit(rows(0, 1, 4), [[0, 2]])
+    assert notes == [(CPU, 0), (CPU, 1)]
 
 
 @pytest.mark.parametrize("nodes", [1, 3, 64])

@@ -79,6 +79,13 @@ def test_a_binding_reads_and_writes_the_tensors_themselves(opened):
     assert stream.calls[1:] == ["run", "capture", "replay"]
 
 
+def test_what_other_threads_put_into_tensors_is_there_before_they_are_bound(opened):
+    session, stream = opened(doubling())
+    session.bind({"x": torch.ones(2)}, {}).run()
+    session.bind({"x": torch.ones(2)}, {}).run()
+    assert stream.settled == 2
+
+
 def test_without_cuda_graphs_every_run_is_an_ordinary_one(opened):
     session, stream = opened(doubling(), cuda_graphs=False)
     binding = session.bind({"x": torch.ones(2)}, {"double": torch.zeros(2)})
