@@ -76,7 +76,7 @@ class DraftModel:
         self.needs = tuple(map(names.feature, range(len(facts.feature_layers)))) or (names.HIDDEN_STATES,)
         shape = replace(target, layers=facts.layers, kv_heads=facts.kv_heads, head_dim=facts.head_dim)
         capacity = None if fixed is None else fixed.capacity
-        self.cache = KVCache(shape, step=cache_step, capacity=capacity, device=session.device)
+        self.cache = KVCache(shape, step=cache_step, capacity=capacity, gives_back=True, device=session.device)
         self._session, self._fuse, self._fixed = session, fuse, fixed
         self._chunk = chunk if fixed is None else fixed.prefill_chunk
         self._dtype, self._target_hidden = DTYPES[target.dtype], target.hidden

@@ -1,8 +1,10 @@
 """The engine: a directory that `build` wrote, loaded and ready to generate."""
 
+import os
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from numbers import Number
 from pathlib import Path
 from types import TracebackType
@@ -11,11 +13,11 @@ from typing import NoReturn, TypeGuard, cast, overload
 from torch import Tensor
 
 from spec_trt import names
-from spec_trt.errors import BusyError, ClosedError, ConfigError
+from spec_trt.errors import ClosedError, ConfigError
 from spec_trt.manifest import Manifest, load_manifest
 from spec_trt.runtime.backend import Backend, open_backend
 from spec_trt.runtime.costs import Costs
-from spec_trt.runtime.drafters import NO_HEADS, available_methods
+from spec_trt.runtime.drafters import available_methods
 from spec_trt.runtime.drafters.heads import Heads
 from spec_trt.runtime.engine_size import max_batch, max_length
 from spec_trt.runtime.generation import Generation, GenerationConfig, Result
@@ -60,7 +62,7 @@ class Engine:
         self._new_target, self.new_heads = new_target, new_heads
         self._heads = new_heads()
         self._reception = Reception(manifest, directory, self._heads)
-        self._lock = threading.RLock()
+        self._lock, self._process = threading.RLock(), os.getpid()
         self._claimant: weakref.ref[Scheduler] | None = None
         self._own: Scheduler | None = None
 
@@ -175,14 +177,15 @@ class Engine:
             config: How to generate; plain greedy decoding by default.
         """
         if _is_several(prompt):
-            return self._generate_all(prompt, config)
+            generations = [self._submit(each, config, wait=True) for each in prompt]
+            return [generation.result() for generation in generations]
         return self.stream(cast("Prompt", prompt), config).result()
 
     def stream(
         self, prompt: Prompt, config: GenerationConfig | None = None, *, timeout: float | None = None
     ) -> Generation:
         """Generate, handing out text and tokens as soon as they are decided; see `Scheduler.submit`."""
-        return self._scheduler().submit(prompt, config, timeout=timeout)
+        return self._submit(prompt, config, timeout=timeout)
 
     async def agenerate(
         self, prompt: Prompt, config: GenerationConfig | None = None, *, timeout: float | None = None
@@ -200,13 +203,12 @@ class Engine:
 
     def close(self) -> None:
         """End all generations with `ClosedError` and free the memory. It may be closed again."""
-        scheduler = self._open_scheduler()
-        if scheduler is not None:
-            scheduler.close()
         with self._lock:
             self._new_target, self.new_heads = _closed, _closed
-            self._heads, self._own = NO_HEADS, None
-            self._reception = Reception(self.manifest, self.directory, NO_HEADS)
+            self._heads, self._reception = cast("Heads", _Closed()), cast("Reception", _Closed())
+            scheduler, self._own = self._open_scheduler(), None
+        if scheduler is not None:
+            scheduler.close()
 
     def __enter__(self) -> "Engine":
         return self
@@ -225,6 +227,7 @@ class Engine:
         Raises:
             PromptError: As `stream`.
         """
+        self._check_process()
         sequence, kept = self._reception.take_for_logits(token_ids)
         self._scheduler().run(sequence).result()
         return kept.logits
@@ -245,8 +248,9 @@ class Engine:
         """
         return self._new_target(batch, cache_bytes)
 
-    def claim(self, scheduler: Scheduler) -> None:
-        """Let a scheduler be the one that runs the engine.
+    @contextmanager
+    def claimed_by(self, scheduler: Scheduler) -> Iterator[None]:
+        """Let a scheduler be the one that runs the engine once the block has made it.
 
         Raises:
             ConfigError: Another one is open, and not an idle one of the engine's own.
@@ -257,6 +261,7 @@ class Engine:
                 raise ConfigError("this engine has an open scheduler: use that one, or close it first")
             if other is not None:
                 other.close()
+            yield
             self._claimant = weakref.ref(scheduler)
 
     def release(self, scheduler: Scheduler) -> None:
@@ -278,20 +283,33 @@ class Engine:
                 found = self._own = Scheduler(self)
             return found
 
-    def _generate_all(self, prompts: Prompts, config: GenerationConfig | None) -> list[Result]:
-        """Every prompt's result; as many are in flight as the queue takes."""
-        generations: list[Generation] = []
-        for prompt in prompts:
-            while True:
-                try:
-                    generations.append(self.stream(prompt, config))
-                    break
-                except BusyError:
-                    earlier = next((generation for generation in generations if not generation.ended), None)
-                    if earlier is None:
-                        raise
-                    earlier.result()
-        return [generation.result() for generation in generations]
+    def _submit(
+        self, prompt: Prompt, config: GenerationConfig | None, *, timeout: float | None = None, wait: bool = False
+    ) -> Generation:
+        """Ask the open scheduler, or the next one where that has just been closed for it."""
+        self._check_process()
+        while True:
+            scheduler = self._scheduler()
+            try:
+                return scheduler.submit(prompt, config, timeout=timeout, wait=wait)
+            except ClosedError:
+                if self._open_scheduler() is scheduler:
+                    raise
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise ConfigError(
+                "the engine was loaded before a fork, its threads are not in this process: load it after the fork"
+            )
+
+
+class _Closed:
+    """What is left of an engine's parts."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        _closed()
 
 
 def _is_several(prompt: Prompt | Prompts) -> TypeGuard[Prompts]:

@@ -1,8 +1,10 @@
 """Pieces on their way from the thread that decodes to whoever waits for them."""
 
+import os
 import threading
 from collections.abc import Callable
 
+from spec_trt.errors import ConfigError
 from spec_trt.runtime.stop import Emission
 
 __all__ = ["Feed"]
@@ -21,7 +23,7 @@ class Feed:
     def __init__(self) -> None:
         self.emissions: list[Emission] = []
         self.error: BaseException | None = None
-        self._ended = False
+        self._ended, self._process = False, os.getpid()
         self._changed = threading.Condition()
         self._listeners: list[Listener] = []
 
@@ -48,7 +50,12 @@ class Feed:
 
         Returns:
             Whether it came before the timeout (in seconds).
+
+        Raises:
+            ConfigError: The process has been forked since.
         """
+        if os.getpid() != self._process:
+            raise ConfigError("this generation is another process's: a fork does not have the thread that decodes")
         with self._changed:
             return self._changed.wait_for(
                 lambda: self._ended or (seen is not None and len(self.emissions) > seen), timeout

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, get_args
 
-from spec_trt.errors import ConfigError
+from spec_trt.errors import BackendError, ConfigError, SpecTrtError
 from spec_trt.runtime.accept import Guarantee
 from spec_trt.runtime.allowance import BudgetName
-from spec_trt.runtime.drafters.options import check_integer
+from spec_trt.runtime.drafters.options import check_flag, check_integer
 from spec_trt.runtime.live_sequence import LiveSequence
 from spec_trt.runtime.sampling import Sampling
 from spec_trt.runtime.stats import Stats
@@ -46,8 +46,14 @@ class GenerationConfig:
 
     def __post_init__(self) -> None:
         check_integer("max_new_tokens", self.max_new_tokens, at_least=1)
+        check_flag("ignore_eos", self.ignore_eos)
+        check_flag("log_probs", self.log_probs)
         if not isinstance(self.sampling, Sampling):
             raise ConfigError(f"sampling must be a Sampling: found {self.sampling!r}; give Sampling(...)")
+        if not isinstance(self.options, Mapping):
+            raise ConfigError(f"options must be a mapping from names to values: found {self.options!r}; give a dict")
+        if not isinstance(self.stop, Sequence) or not all(isinstance(text, str) for text in self.stop):
+            raise ConfigError(f"stop must be a list of strings: found {self.stop!r}; give one, or leave it out")
         if self.budget in (None, *get_args(BudgetName)):
             return
         if not isinstance(self.budget, int) or isinstance(self.budget, bool) or self.budget < 1:
@@ -85,10 +91,12 @@ class Generation:
     Args:
         sequence: What is decoded elsewhere.
         log_probs: Whether they were asked for.
+        served_by: What decodes it, kept alive until nobody waits any more.
     """
 
-    def __init__(self, sequence: LiveSequence, *, log_probs: bool) -> None:
+    def __init__(self, sequence: LiveSequence, *, log_probs: bool, served_by: object = None) -> None:
         self._sequence, self._feed, self._log_probs = sequence, sequence.feed, log_probs
+        self._served_by = served_by
 
     @property
     def stats(self) -> Stats:
@@ -167,6 +175,9 @@ class Generation:
     ) -> None:
         self.close()
 
+    def __reduce__(self) -> str:
+        raise ConfigError("a generation can't be pickled: hand over its result")
+
     def __del__(self) -> None:
         if hasattr(self, "_sequence"):
             self._sequence.cancel()
@@ -175,13 +186,19 @@ class Generation:
         """Whether all of it has been seen."""
         if not self._feed.ended or seen < len(self._feed.emissions):
             return False
-        if self._feed.error is not None:
-            raise self._feed.error
+        self._raise_error()
         return True
 
+    def _raise_error(self) -> None:
+        """Raise what ended it: an error of its own for everybody who asks, as each adds its own traceback."""
+        error = self._feed.error
+        if isinstance(error, SpecTrtError):
+            raise type(error)(*error.args) from error
+        if error is not None:
+            raise BackendError(f"the generation failed ({type(error).__name__}: {error})") from error
+
     def _result(self) -> Result:
-        if self._feed.error is not None:
-            raise self._feed.error
+        self._raise_error()
         emissions = self._feed.emissions
         reason = emissions[-1].finish_reason
         assert reason is not None  # the last piece's

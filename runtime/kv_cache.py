@@ -40,6 +40,7 @@ class KVCache:
             the copies of a long generation stay few and the unused rows, which attention reads, too.
         capacity: Rows of a buffer that is never another one; it grows and shrinks when None.
         limit_bytes: Memory that the buffer grows within, taken once and touched as it is used; any when None.
+        gives_back: Whether memory is given back when much less is needed, which costs time when more is needed again.
         device: Where the buffer lives.
 
     Raises:
@@ -54,6 +55,7 @@ class KVCache:
         step: int = 64,
         capacity: int | None = None,
         limit_bytes: int | None = None,
+        gives_back: bool = False,
         device: torch.device | str = "cpu",
     ) -> None:
         if batch < 1 or step < 1:
@@ -63,7 +65,7 @@ class KVCache:
         self._storage = torch.empty(0, dtype=DTYPES[facts.dtype], device=device)
         self._new_rows = PassMemory(self._storage)
         self._writer = GpuRowWriter(self._storage.device) if self._storage.is_cuda else None
-        self._limited = limit_bytes is not None
+        self._limited, self._gives_back = limit_bytes is not None, gives_back
         if limit_bytes is not None:
             self._storage = untouched_zeros(limit_bytes // self._storage.element_size(), self._storage)
         self.lengths: NDArray[np.int64] = np.zeros(batch, dtype=np.int64)
@@ -169,7 +171,7 @@ class KVCache:
 
     def rounded(self, rows: int) -> int:
         """The capacity of a buffer that grows when it is to hold so many rows."""
-        step = self._step * max(1, round(rows / 16 / self._step))
+        step = self._step << max(0, int(rows / 16 / self._step).bit_length() - 1)
         return max(1, -(-rows // step)) * step
 
     def bytes_for(self, batch: int, rows: int) -> int:
@@ -181,33 +183,38 @@ class KVCache:
 
         Attention gives rows it does not see weight 0, so they must at least be finite: memory begins as zeros.
         """
-        held, room = self.buffer.shape[1], self.capacity
-        kept = min(batch, held)
-        lengths, tentative = (np.zeros(batch, dtype=np.int64) for _ in range(2))
-        lengths[:kept] = np.minimum(self.lengths[:kept], capacity)
-        tentative[:kept] = np.minimum(self.tentative[:kept], capacity - lengths[:kept])
-        self.lengths, self.tentative = lengths, tentative
+        held, room = self.batch, self.capacity
         if (batch < held) != (capacity < room):  # in two moves, as rows that all go one way overwrite none to come
-            self._move(kept, min(capacity, room))
+            self._move(min(batch, held), min(capacity, room))
         self._move(batch, capacity)
 
     def _move(self, batch: int, capacity: int) -> None:
-        """Move the rows to where they lie in a buffer that is larger, or smaller, in both."""
+        """Move the rows to where they lie in a buffer that is larger, or smaller, in both; cut off what is beyond."""
         size, earlier, before = math.prod(self._shape(batch, capacity)), self._storage, self.buffer.shape
-        if size > len(earlier) and self._limited:
-            raise BackendError(
-                f"the cache may take {earlier.nbytes} bytes, {batch} sequences of {capacity} rows take "
-                f"{size * earlier.element_size()}: shorten the texts, or raise the limit"
-            )
-        on_cpu = earlier.device.type == "cpu"
-        if size > len(earlier) or not (on_cpu or self._limited):
-            self._storage = zeros(int(size * _ROOM) if on_cpu else size, earlier)
-        rows = int((self.lengths + self.tentative).max())
+        storage = self._storage_for(size)
+        kept = min(batch, self.batch)
+        lengths, tentative = (np.zeros(batch, dtype=np.int64) for _ in range(2))
+        lengths[:kept] = np.minimum(self.lengths[:kept], capacity)
+        tentative[:kept] = np.minimum(self.tentative[:kept], capacity - lengths[:kept])
+        rows = int((lengths + tentative).max())
         if rows:
-            move_rows(
-                on_host(earlier), on_host(self._storage), rows, before=tuple(before), after=self._shape(batch, capacity)
-            )
+            after = self._shape(batch, capacity)
+            move_rows(on_host(earlier), on_host(storage), rows, before=tuple(before), after=after)
+        self._storage, self.lengths, self.tentative = storage, lengths, tentative
         self._show(batch, capacity)
+
+    def _storage_for(self, size: int) -> Tensor:
+        """Memory for so many numbers: what there is, where it has room."""
+        held, on_cpu = self._storage, self._storage.device.type == "cpu"
+        if size > len(held) and self._limited:
+            raise BackendError(
+                f"the cache may take {held.nbytes} bytes, found a need for {size * held.element_size()}: "
+                "shorten the texts, or raise the limit"
+            )
+        too_large = self._gives_back and len(held) > 2 * _ROOM * size
+        if size > len(held) or too_large or not (on_cpu or self._limited):
+            return zeros(int(size * _ROOM) if on_cpu else size, held)
+        return held
 
     def _show(self, batch: int, capacity: int) -> None:
         """Make the storage's beginning the buffer."""

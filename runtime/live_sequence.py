@@ -104,7 +104,8 @@ class LiveSequence:
     def end(self, reason: FinishReason) -> None:
         """End it before its end."""
         if not self.ended:
-            self.feed.put(Emission(text="", token_ids=[], finish_reason=reason))
+            with self.failing_alone():
+                self._put(self.stopper.end(reason))
 
     @contextmanager
     def failing_alone(self) -> Iterator[None]:
@@ -190,6 +191,9 @@ class LiveSequence:
         if self.ended:
             return
         self.stats.record_pass(nodes=len(tree), accepted=len(path) - 1)
+        self._put(emission)
+
+    def _put(self, emission: Emission) -> None:
         if self._wants_log_probs:
             given = len(emission.token_ids)
             emission = replace(emission, log_probs=self._log_probs[:given])

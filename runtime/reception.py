@@ -10,8 +10,9 @@ from torch import Tensor
 from spec_trt import names
 from spec_trt.errors import ConfigError, ManifestError, PromptError
 from spec_trt.manifest import Manifest
-from spec_trt.runtime.accept import GreedyAcceptance
+from spec_trt.runtime.accept import Acceptance, GreedyAcceptance
 from spec_trt.runtime.acceptance_rule import acceptance_rule
+from spec_trt.runtime.allowance import BudgetName
 from spec_trt.runtime.costs import Costs
 from spec_trt.runtime.detokenizer import Detokenizer
 from spec_trt.runtime.drafters import METHODS, make_drafter
@@ -125,14 +126,15 @@ class Reception:
             )
 
         draft(self._heads)  # what is wrong with the options is known now
+        acceptance = acceptance_rule(sampler)
         room = max_length(self._manifest) - len(token_ids)
         return LiveSequence(
             token_ids,
             draft=draft,
             method=config.method,
             head=METHODS[config.method].head,
-            budget=config.budget or ("auto" if self.costs else "fixed"),
-            acceptance=acceptance_rule(sampler),
+            budget=self._budget(config, acceptance),
+            acceptance=acceptance,
             stopper=self._stopper(min(config.max_new_tokens, room), eos_ids, config.stop),
             log_probs=config.log_probs,
             timeout=timeout,
@@ -150,12 +152,26 @@ class Reception:
     def _check(self, config: GenerationConfig, timeout: float | None) -> None:
         if not isinstance(config, GenerationConfig):
             raise ConfigError(f"config must be a GenerationConfig: found {config!r}; give GenerationConfig(...)")
-        if timeout is not None and (not isinstance(timeout, int | float) or not timeout > 0):
+        if timeout is not None and (
+            not isinstance(timeout, int | float) or isinstance(timeout, bool) or not timeout > 0
+        ):
             raise ConfigError(f"a timeout must be more than 0 seconds: found {timeout!r}; leave it out for none")
+
+    def _budget(self, config: GenerationConfig, acceptance: Acceptance) -> int | BudgetName:
+        """What sizes the trees. Where an output depends on what was drafted, measured times must not size it."""
+        repeats = acceptance.guarantee == "token for token"
+        if config.budget is None:
+            return "auto" if self.costs and repeats else "fixed"
+        if config.budget == "auto" and not repeats:
+            raise ConfigError(
+                "budget auto sizes trees by measured times, with which the output of drawn drafts and of typical "
+                "acceptance would change: use budget fixed, or a number of nodes"
+            )
         if config.budget == "auto" and self.costs is None:
             raise ConfigError(
                 f"budget auto needs to know what passes cost here: run `spec-trt profile {self._directory} --save`"
             )
+        return config.budget
 
     def _stopper(self, limit: int, eos_ids: Collection[int] = (), stop: Sequence[str] = ()) -> StopChecker:
         tokenizer = self._optional_tokenizer

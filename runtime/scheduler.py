@@ -62,18 +62,19 @@ class Scheduler:
     def __init__(self, engine: "Engine", config: SchedulerConfig | None = None) -> None:
         self.config = config or SchedulerConfig()
         self._engine, self._process = engine, os.getpid()
-        engine.claim(self)
-        try:
+        with engine.claimed_by(self):  # nobody sees it half made
             room = CacheRoom.of(engine, self.config)
             self._fits: Fits | None = room.fits
             self._worker = Worker(room.batch(engine, self.config), room.places + self.config.queue)
-        except BaseException:
-            engine.release(self)
-            raise
-        self._stop = weakref.finalize(self, self._worker.close)  # also at the interpreter's exit
+            self._stop = weakref.finalize(self, self._worker.close)  # also at the interpreter's exit
 
     def submit(
-        self, prompt: "Prompt", config: GenerationConfig | None = None, *, timeout: float | None = None
+        self,
+        prompt: "Prompt",
+        config: GenerationConfig | None = None,
+        *,
+        timeout: float | None = None,
+        wait: bool = False,
     ) -> Generation:
         """Queue a request.
 
@@ -81,27 +82,28 @@ class Scheduler:
             prompt: A text, or token ids.
             config: How to generate; plain greedy decoding by default.
             timeout: Seconds from now on after which it ends with what it has, finish reason `timeout`.
+            wait: Whether to wait where the queue is full.
 
         Raises:
             PromptError: The prompt is empty, does not fit, or has an id outside the vocabulary.
             ConfigError: The method or an option is unknown, or the method does not go with the sampling.
-            BusyError: The queue is full.
+            BusyError: The queue is full, and this is not to wait.
             ClosedError: The scheduler is closed.
         """
         self._check_process()
         config = config or GenerationConfig()
         sequence = self._engine.prepare(prompt, config, timeout=timeout)
-        return self.run(sequence, log_probs=config.log_probs)
+        return self.run(sequence, log_probs=config.log_probs, wait=wait)
 
-    def run(self, sequence: LiveSequence, *, log_probs: bool = False) -> Generation:
+    def run(self, sequence: LiveSequence, *, log_probs: bool = False, wait: bool = False) -> Generation:
         """Queue a sequence that is made already; see `submit`."""
         if self._fits is not None and not self._fits(1, sequence.longest):
             raise PromptError(
                 f"the request may grow to {sequence.longest} tokens, more than fit the cache's limit of "
                 f"{self.config.cache_bytes} bytes: shorten the prompt, ask for fewer tokens, or raise cache_bytes"
             )
-        self._worker.add(sequence)
-        return Generation(sequence, log_probs=log_probs)
+        self._worker.add(sequence, wait=wait)
+        return Generation(sequence, log_probs=log_probs, served_by=self)
 
     @property
     def in_flight(self) -> int:

@@ -1,5 +1,6 @@
 """The places of a batch: which sequence has which part of the cache, and what it takes over of the last one there."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -124,18 +125,21 @@ class Slots:
         """
         kept = min(_shared(slot.tokens, sequence.prompt), len(sequence.prompt) - 1)
         if sequence.head is not None:
-            kept = int(min(kept - 1, slot.heads.rows(sequence.head))) if sequence.head == slot.head else 0
+            own = slot.heads.rows(sequence.head)
+            kept = int(min(kept - 1, own if sequence.head == slot.head or math.isinf(own) else 0))
         return max(0, kept) // self._part * self._part
 
     def _lay_out(self, batch: int, place: int, kept: int, prompt: int) -> None:
         """Make the cache fit the sequences that decode and a prompt; idle places keep what then has room."""
-        self._slots += [Slot(heads=self._new_heads()) for _ in range(batch - len(self._slots))]
-        del self._slots[batch:]
+        added = [Slot(heads=self._new_heads()) for _ in range(batch - len(self._slots))]
         if place < self._cache.batch:
             self._cache.keep(place, kept)
         self._cache.fit(max(prompt, *self._cache.lengths[:place].tolist(), 0), batch)
+        self._slots = [*self._slots[:batch], *added]
         for slot, rows in zip(self._slots, self._cache.lengths.tolist(), strict=True):
             slot.tokens = slot.tokens[:rows]
+            if slot.sequence is None:
+                slot.heads.cut(self._cache.capacity)
 
     def _swap(self, one: int, other: int) -> None:
         self._cache.swap(one, other)

@@ -107,6 +107,10 @@ class StopChecker:
             return self._end("eos")
         return self._end("length") if self._remaining == 0 else self._go_on()
 
+    def end(self, reason: FinishReason) -> Emission:
+        """End the sequence before its end, with all that is held back."""
+        return self._end(reason)
+
     def _take(self, tokens: list[int]) -> None:
         """Decode new tokens; one by one where a stop string may cut between them."""
         self._held_tokens.extend(tokens)

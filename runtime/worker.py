@@ -32,11 +32,13 @@ class Worker:
             self._open = [sequence for sequence in self._open if not sequence.ended]
             return len(self._open)
 
-    def add(self, sequence: LiveSequence) -> None:
-        """Queue a sequence, from any thread."""
+    def add(self, sequence: LiveSequence, *, wait: bool = False) -> None:
+        """Queue a sequence, from any thread; or wait until there is room for it."""
         with self._changed:
+            if wait:
+                self._changed.wait_for(lambda: self.closed or self.in_flight < self._limit)
             if self.closed:
-                raise ClosedError("the engine is closed: load it again")
+                raise ClosedError("this scheduler is closed: open another one")
             if self.in_flight >= self._limit:
                 raise BusyError(f"{len(self._open)} requests are in flight, no more are taken: try again later")
             self._open.append(sequence)
@@ -64,14 +66,16 @@ class Worker:
             error = fault
         with self._changed:
             self.closed = True
+            self._changed.notify_all()
         for sequence in self._queue:
             sequence.feed.fail(error)
         self._batch.fail(error)
-        del self._batch, self._queue
+        del self._batch, self._queue, self._open[:]
 
     def _wait_for_work(self) -> bool:
         """Wait until somebody is there; whether to go on."""
         with self._changed:
+            self._changed.notify_all()  # who waits for room
             self._changed.wait_for(lambda: self.closed or self._queue or self._batch.live)
             return not self.closed
 

@@ -28,8 +28,13 @@ class Heads:
         return getattr(self, name) is not None
 
     def rows(self, name: HeadName) -> int | float:
-        """Rows of the text that a head's own cache holds; any number where it has none."""
+        """Rows of the text that a head's own cache holds; any number where it has no cache."""
         return math.inf if name == "medusa" or self.eagle is None else int(self.eagle.cache.lengths[0])
+
+    def cut(self, rows: int) -> None:
+        """Hold no more rows of a text than so many, nor memory for more."""
+        if self.eagle is not None:
+            self.eagle.cache.fit(rows)
 
     def required_medusa(self) -> "MedusaModel":
         """The Medusa heads.

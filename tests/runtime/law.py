@@ -56,6 +56,10 @@ class TableTarget:
     def cache(self) -> "TableTarget":
         return self
 
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        return np.array([len(self.committed)])
+
     def prefill(self, prompt: Sequence[int], needs: frozenset[str]) -> PassOutput | None:
         self.committed = list(prompt)
         return _pass_output(np.array(prompt), np.zeros((len(prompt), VOCAB), dtype=np.float32)) if needs else None

@@ -198,3 +198,15 @@ def test_auto_needs_costs_and_a_number_must_be_one(tmp_path):
     for bad in (0, -1, 2.5, "some"):
         with pytest.raises(ConfigError, match="budget must be auto, fixed or a number of nodes from 1 on: found"):
             GenerationConfig(budget=bad)  # type: ignore[arg-type]
+
+
+def test_where_a_draft_changes_the_output_no_time_sizes_it(tmp_path):
+    drawn = {"method": "eagle", "sampling": Sampling(temperature=1.0, draft_sampling=True, seed=3)}
+    typical = {"method": "medusa", "sampling": Sampling(temperature=1.0, acceptance="typical", seed=3)}
+    with fake_engine(tmp_path, MODEL, logits=MODEL.logits) as engine:
+        fixed = [engine.generate([1, 2], GenerationConfig(**asked)).token_ids for asked in (drawn, typical)]  # type: ignore[arg-type]
+        engine._reception.costs = costs(1.0)
+        for asked, expected in zip((drawn, typical), fixed, strict=True):
+            assert engine.generate([1, 2], GenerationConfig(**asked)).token_ids == expected  # type: ignore[arg-type]
+            with pytest.raises(ConfigError, match="use budget fixed, or a number of nodes"):
+                engine.generate([1, 2], GenerationConfig(budget="auto", **asked))  # type: ignore[arg-type]

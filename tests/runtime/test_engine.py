@@ -1,6 +1,6 @@
 import pytest
 
-from spec_trt.errors import ConfigError, ManifestError, PromptError
+from spec_trt.errors import BackendError, ConfigError, ManifestError, PromptError
 from spec_trt.manifest import describe_files, save_manifest
 from spec_trt.runtime.drafters import METHODS
 from spec_trt.runtime.drafters.heads import Heads
@@ -200,7 +200,7 @@ def test_next_logits_are_those_after_the_whole_text(tmp_path):
 
 def test_a_failing_pass_frees_the_engine(tmp_path):
     engine = fake_engine(tmp_path, MODEL, session=FakeSession(MODEL.next_token, vocab=MODEL.vocab, fail_on_run=3))
-    with pytest.raises(RuntimeError, match="fault injected"):
+    with pytest.raises(BackendError, match=r"the generation failed \(RuntimeError: fault injected\)"):
         engine.generate([1, 2, 3])
     assert engine.generate([1, 2], GenerationConfig(max_new_tokens=7)).token_ids == MODEL.greedy([1, 2], 7)
 

@@ -221,6 +221,22 @@ def test_a_limited_cache_never_takes_more_and_says_so():
     fits = max(rows for rows in range(1, 100) if cache.bytes_for(1, rows) <= 1000)
     cache.reserve(fits)
     assert cache.buffer.data_ptr() == place
-    with pytest.raises(BackendError, match=r"the cache may take 1000 bytes, 1 sequences of \d+ rows take \d+: shorten"):
+    with pytest.raises(BackendError, match=r"the cache may take 1000 bytes, found a need for \d+: shorten"):
         cache.reserve(fits + 1)
     assert cache.buffer.data_ptr() == place
+
+
+def test_more_rows_never_round_to_fewer():
+    cache = KVCache(fake_facts(), step=4)
+    rounded = [cache.rounded(rows) for rows in range(5000)]
+    assert rounded == sorted(rounded)
+    assert all(rows <= capacity <= rows + 4 + rows / 8 for rows, capacity in enumerate(rounded))
+
+
+def test_memory_is_given_back_where_that_is_asked_for():
+    keeps, gives = KVCache(fake_facts(), step=4), KVCache(fake_facts(), step=4, gives_back=True)
+    for cache in (keeps, gives):
+        cache.commit(filled(cache, 400), [range(400)])
+        cache.reset(0, rows=8, keep=3)
+    assert gives._storage.nbytes * 10 < keeps._storage.nbytes
+    torch.testing.assert_close(gives.buffer[:, :, :, :3], keeps.buffer[:, :, :, :3], rtol=0, atol=0)

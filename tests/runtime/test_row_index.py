@@ -51,7 +51,8 @@ def test_a_draft_takes_no_row_by_a_list_of_the_hosts(version, monkeypatch):
     model = make_model(make_draft(version), chunk=4, cache_step=32)
     features = {name: tensor.to(META) for name, tensor in target_features(model, 7).items()}
     with HostIndices() as seen:
-        step = model.extend(features, [0, 2, 3, 4, 6], range(5))
+        model.take(features, [0, 2, 3, 4, 6], range(5))
+        step = model.extend()
         step = model.expand(step, [0, 0], [3, 4])
         model.expand(step, np.array([1, 0, 1]), [3, 4, 5])
     assert seen.found == []

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 import torch
 
-from spec_trt.errors import BusyError, ClosedError, ConfigError, PromptError
-from spec_trt.runtime import Engine, GenerationConfig, Sampling, Scheduler, SchedulerConfig
+from spec_trt.errors import BackendError, BusyError, ClosedError, ConfigError, PromptError
+from spec_trt.runtime import Engine, GenerationConfig, Sampling, Scheduler, SchedulerConfig, cache_memory, kv_cache
 from spec_trt.runtime.drafters import METHODS
 from spec_trt.runtime.engine_size import target_row_bytes
 from spec_trt.runtime.stop import StopChecker
-from tests.runtime.fake_engine import fake_engine
+from tests.runtime.fake_engine import fake_engine, save_byte_tokenizer
 from tests.runtime.fake_session import FakeSession
 from tests.runtime.fakes import FakeTarget
 
@@ -172,7 +172,7 @@ def test_a_session_that_raises_fails_its_requests_and_serves_the_next(tmp_path):
         failing = [engine.stream([index, 1], config(30)) for index in range(3)]
         errors = 0
         for index, generation in enumerate(failing):
-            with contextlib.suppress(RuntimeError):
+            with contextlib.suppress(BackendError):
                 errors += 1
                 assert generation.result().token_ids == MODEL.greedy([index, 1], 30)
                 errors -= 1
@@ -268,6 +268,8 @@ def test_closing_from_another_thread_ends_everybody_with_an_error(tmp_path, gate
         lambda: Scheduler(engine),
         engine.new_target,
         engine.new_heads,
+        lambda: engine.encode("text"),
+        lambda: engine.methods,
     ):
         with pytest.raises(ClosedError, match="the engine is closed: load it again"):
             use()
@@ -361,8 +363,10 @@ def test_a_fault_in_what_is_handed_out_ends_its_own_request(engine, monkeypatch)
 
     monkeypatch.setattr(StopChecker, "push", faulty)
     long, short = engine.stream([1, 2], config(300)), engine.stream([1, 3], config(50))
-    with pytest.raises(ValueError, match="fault injected"):
-        short.result()
+    for _ in range(2):
+        with pytest.raises(BackendError, match=r"the generation failed \(ValueError: fault injected\)") as raised:
+            short.result()
+        assert len(raised.traceback) < 6  # everybody who asks gets an error of their own
     first = next(iter(long))
     assert first.token_ids == MODEL.greedy([1, 2], len(first.token_ids))
     assert not isinstance(long._feed.error, UnboundLocalError)
@@ -384,11 +388,24 @@ def test_prompts_are_texts_or_integers(engine):
             engine.generate(wrong)
 
 
-@pytest.mark.parametrize("bad", [{"max_new_tokens": 2.5}, {"max_new_tokens": "5"}, {"sampling": {}}, {"budget": True}])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"max_new_tokens": 2.5},
+        {"max_new_tokens": "5"},
+        {"sampling": {}},
+        {"budget": True},
+        {"stop": [5]},
+        {"stop": None},
+        {"options": None},
+        {"ignore_eos": "no"},
+        {"log_probs": "x"},
+    ],
+)
 def test_configurations_of_other_types_are_refused(engine, bad):
     with pytest.raises(ConfigError, match="must be"):
         engine.generate([1], GenerationConfig(**bad))
-    for wrong in ({"timeout": "x"}, {"config": {"max_new_tokens": 3}}):
+    for wrong in ({"timeout": "x"}, {"timeout": True}, {"config": {"max_new_tokens": 3}}):
         with pytest.raises(ConfigError, match="must be"):
             engine.stream([1], **wrong)
 
@@ -415,7 +432,7 @@ def test_log_probs_come_with_every_piece(engine):
 
 
 def test_engines_are_not_pickled(engine):
-    for thing in (engine, Scheduler(engine)):
+    for thing in (engine, Scheduler(engine), engine.stream([1, 2], config(2))):
         with pytest.raises(ConfigError, match="can't be pickled"):
             pickle.dumps(thing)
 
@@ -450,7 +467,7 @@ def test_the_interpreter_ends_in_the_middle_of_a_generation(tmp_path):
 from pathlib import Path
 from spec_trt.runtime import GenerationConfig
 from spec_trt.runtime.stop import StopChecker
-from tests.runtime.fake_engine import fake_engine
+from tests.runtime.fake_engine import fake_engine, save_byte_tokenizer
 from tests.runtime.test_scheduler import MODEL
 engine = fake_engine(Path({str(tmp_path)!r}), MODEL)
 generation = engine.stream([1, 2], GenerationConfig(max_new_tokens=500))
@@ -470,3 +487,89 @@ def test_the_public_names_are_those_of_the_runtime():
     assert Engine is runtime.Engine
     with pytest.raises(AttributeError, match="has no attribute 'Motor'"):
         runtime.Motor  # noqa: B018 - the look-up is what fails
+
+
+def test_schedulers_open_and_close_while_others_ask(engine):
+    faults: list[BaseException] = []
+    stop = threading.Event()
+
+    def ask():
+        while not stop.is_set():
+            try:
+                assert engine.generate([1, 2], config(3)).token_ids == MODEL.greedy([1, 2], 3)
+            except ClosedError as error:  # those in flight with a scheduler that closes
+                if "closed before the generation's end" not in str(error):
+                    faults.append(error)
+            except BaseException as error:
+                faults.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(40):
+        with contextlib.suppress(ConfigError), Scheduler(engine, SchedulerConfig(slots=2)):
+            time.sleep(0.002)
+    stop.set()
+    for thread in threads:
+        thread.join(20)
+    assert faults == []
+
+
+def test_many_may_close_at_once(engine):
+    generations = [engine.stream([1, 2], config(300)) for _ in range(4)]
+    threads = [threading.Thread(target=engine.close) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    for generation in generations:
+        with contextlib.suppress(ClosedError):
+            generation.result(timeout=20)
+
+
+def test_a_stream_keeps_its_engine(tmp_path):
+    tokens = [token for piece in fake_engine(tmp_path, MODEL).stream([1, 2], config(50)) for token in piece.token_ids]
+    assert tokens == MODEL.greedy([1, 2], 50)
+
+
+def test_more_prompts_than_the_queue_takes_wait_for_room(engine):
+    with Scheduler(engine, SchedulerConfig(slots=1, queue=0)) as scheduler:
+        others = [scheduler.submit([3, 4], config(60))]
+        results = engine.generate([[1, 2], [1, 3], [1, 4]], config(5))
+        assert [result.token_ids for result in results] == [MODEL.greedy([1, token], 5) for token in (2, 3, 4)]
+        assert others[0].result().token_ids == MODEL.greedy([3, 4], 60)
+
+
+def test_what_was_held_back_comes_with_the_end(tmp_path):
+    save_byte_tokenizer(tmp_path)
+    model = FakeTarget(vocab=128, order=2, period=3)
+    with fake_engine(tmp_path, model) as engine:
+        text = bytes(model.greedy([65, 66], 300)).decode()
+        with engine.stream([65, 66], config(300, stop=[text + "X"])) as generation:
+            while not generation.stats.passes:
+                time.sleep(0.001)
+        result = generation.result()
+        assert result.finish_reason in {"cancelled", "length"}
+        assert result.token_ids == model.greedy([65, 66], len(result.token_ids))
+        assert len(result.text) == len(result.token_ids) == result.stats.emitted > 0
+
+
+def test_a_failed_growth_leaves_the_engine_whole(engine, monkeypatch):
+    full = True
+    real = cache_memory.zeros
+
+    def zeros(size, like):
+        if full:
+            raise MemoryError("injected")
+        return real(size, like)
+
+    assert engine.generate([1, 2], config(3)).token_ids == MODEL.greedy([1, 2], 3)
+    monkeypatch.setattr(kv_cache, "zeros", zeros)
+    failing = [engine.stream([1, token], config(200)) for token in range(8)]
+    for generation in failing:
+        with contextlib.suppress(BackendError):
+            generation.result()
+    full = False
+    prompts = [[1, token] for token in range(8)]
+    results = engine.generate(prompts, config(40))
+    assert [result.token_ids for result in results] == [MODEL.greedy(prompt, 40) for prompt in prompts]
