@@ -267,13 +267,14 @@ class Engine:
     def release(self, scheduler: Scheduler) -> None:
         """Let go of a scheduler that is closed."""
         with self._lock:
-            if self._open_scheduler() is scheduler:
+            if self._claimant is not None and self._claimant() is scheduler:
                 self._claimant = None
             if self._own is scheduler:
                 self._own = None
 
     def _open_scheduler(self) -> Scheduler | None:
-        return None if self._claimant is None else self._claimant()
+        found = None if self._claimant is None else self._claimant()
+        return None if found is None or found.closed else found
 
     def _scheduler(self) -> Scheduler:
         """The open scheduler, or one of the engine's own."""
@@ -293,7 +294,7 @@ class Engine:
             try:
                 return scheduler.submit(prompt, config, timeout=timeout, wait=wait)
             except ClosedError:
-                if self._open_scheduler() is scheduler:
+                if not scheduler.closed:
                     raise
 
     def _check_process(self) -> None:
