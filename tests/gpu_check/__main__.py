@@ -24,10 +24,11 @@ installed or not. Prepare, where there is a network, and carry as files:
                  `xz -T0 -9 -k FILE; split -b 60M FILE.xz FILE.part-`, and there `cat FILE.part-* | xz -d > FILE`.
                  Without one the check runs on random weights of SmolLM2-135M's shape, which it makes itself.
   its heads      --medusa and --eagle; those of the demo are in the package.
-  libraries      wheels: `pip download --no-deps -d WHEELS tensorrt-rtx-cu13 tensorrt-rtx-cu13-bindings
-                 tensorrt-rtx-cu13-libs polygraphy transformers onnxruntime`, and there `pip install --no-index
-                 --no-deps WHEELS/*.whl`, or `--target DIR` and PYTHONPATH=DIR. libtensorrt_rtx.so.1 is the large one:
-                 unpack its wheel and split the file as above.
+  libraries      wheels: `pip wheel --no-deps -w WHEELS tensorrt-rtx-cu13 tensorrt-rtx-cu13-bindings
+                 tensorrt-rtx-cu13-libs polygraphy transformers onnxruntime` (not `pip download`: the first of them is
+                 there as a source alone), and there `pip install --no-index --no-deps WHEELS/*.whl`, or `--target DIR`
+                 and PYTHONPATH=DIR. libtensorrt_rtx.so.1 is the large one: unpack its wheel and split the file as
+                 above.
   (optional)     --work DIR after `python -m tests.gpu_check --parts prepare --work DIR`, which runs on any machine,
                  with the same --model and --dtype. It spares the minutes that exporting takes on the one with the GPU.
 
