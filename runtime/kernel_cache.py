@@ -4,20 +4,27 @@ import hashlib
 import logging
 import os
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from spec_trt.runtime.trt_log import one_line
 
-__all__ = ["MAX_CACHE_BYTES", "KernelCache", "kernel_cache"]
+__all__ = ["MAX_CACHE_BYTES", "SECONDS_UNSAVED", "KernelCache", "kernel_cache"]
 
 MAX_CACHE_BYTES = 1 << 30
 """Bytes of all engines' kernels together; the files that were used least recently make room."""
+
+SECONDS_UNSAVED = 10.0
+"""How long what was compiled is in memory alone: long enough for the sizes of a generation to come together, and what
+a process loses at the most that is killed."""
 
 _LOGGER = logging.getLogger(__name__)
 _HEADER = b"spec-trt kernels 1\n"
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _SUFFIX = ".kernels"
+_STALE_SECONDS = 3600.0
 
 
 class KernelCache:
@@ -26,11 +33,15 @@ class KernelCache:
     Args:
         path: The file, in a directory of such files; made when there is something to keep.
         max_bytes: Of all files in the directory.
+        clock: Gives seconds.
     """
 
-    def __init__(self, path: Path, *, max_bytes: int = MAX_CACHE_BYTES) -> None:
-        self.path, self._max_bytes = path, max_bytes
-        self._loaded = b""
+    def __init__(
+        self, path: Path, *, max_bytes: int = MAX_CACHE_BYTES, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.path, self._max_bytes, self._clock = path, max_bytes, clock
+        self._kept = hashlib.sha256(b"").digest()
+        self._save_at: float | None = None
 
     def load(self, compiled: Any) -> None:  # noqa: ANN401 - an `IRuntimeCache` of the library, which has no types
         """Give the library what an earlier process kept; what is damaged, or was compiled elsewhere, is ignored."""
@@ -45,22 +56,35 @@ class KernelCache:
             self._warn("can't be read", one_line(error))
             return
         if accepted:
-            self._loaded = content
+            self._kept = hashlib.sha256(content).digest()
         else:
             self._warn("are ignored", "they are damaged, or of another GPU, driver or library")
 
+    def expect_more(self) -> None:
+        """Take note that the library is about to compile something."""
+        if self._save_at is None:
+            self._save_at = self._clock() + SECONDS_UNSAVED
+
+    def save_if_due(self, compiled: Any) -> None:  # noqa: ANN401 - as above
+        """Keep what was compiled some time ago; see `save`."""
+        if self._save_at is not None and self._clock() >= self._save_at:
+            self.save(compiled)
+
     def save(self, compiled: Any, _owners: object = None) -> None:  # noqa: ANN401 - as above
-        """Keep what the library has compiled, if that is more than was loaded.
+        """Keep what the library has compiled, if that is not what the file holds.
 
         Args:
             compiled: The library's cache.
             _owners: What must outlive it.
         """
+        self._save_at = None
         try:
             kernels = bytes(memoryview(compiled.serialize()))
             content = _HEADER + hashlib.sha256(kernels).digest() + kernels
-            if content != self._loaded and len(content) <= self._max_bytes:
+            digest = hashlib.sha256(content).digest()
+            if digest != self._kept and len(content) <= self._max_bytes:
                 self._write(content)
+                self._kept = digest
         except Exception as error:  # as above
             self._warn("can't be kept", one_line(error))
 
@@ -76,7 +100,10 @@ class KernelCache:
         self._make_room()
 
     def _make_room(self) -> None:
-        """Remove the files that were used least recently, until the rest is small enough."""
+        """Remove what killed processes left half written, and the files used least recently until few enough remain."""
+        for entry in self.path.parent.glob(f".*{_SUFFIX}.*"):
+            if time.time() - entry.stat().st_mtime > _STALE_SECONDS:
+                entry.unlink(missing_ok=True)
         found = [(entry.stat(), entry) for entry in self.path.parent.glob(f"*{_SUFFIX}")]
         room = self._max_bytes
         for stat, entry in sorted(found, key=lambda item: item[0].st_mtime_ns, reverse=True):

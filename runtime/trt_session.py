@@ -69,13 +69,14 @@ class TrtSession:
         self.device, self._keep_alive = stream.device, keep_alive
         self._graph, self._stream, self._cuda_graphs = graph, stream, cuda_graphs
         self._dimensions = {tensor.name: tensor.shape for tensor in facts.inputs}
-        self._complaints = Complaints(library, plugin_failure)
+        self._complaints, self._kernels = Complaints(library, plugin_failure), kernels
         with self._calling(f"can't load {path}"):
             self._runtime = library.Runtime(self._complaints.log)
             self._engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
             if self._engine is None:
                 reason = last_error(self._complaints.log)
                 raise BackendError(f"{library.__name__} can't load {path}: {reason}; build it again")
+            self._compiled: Any = None
             self._config = self._new_config(library, kernels)
             self._memory = _new_bytes(self._engine.device_memory_size_v2, self.device)
             self._tensors = read_tensors(library, self._engine)
@@ -102,6 +103,8 @@ class TrtSession:
             unread = {name: self._room(name) for name in self._output_sizes if name not in outputs}
             bound = BoundPass(profile=profile, shapes=shapes, tensors={**inputs, **unread, **outputs})
             self._contexts[profile.index].bind(bound)  # what the library refuses of it is better known now
+        if self._kernels is not None:
+            self._kernels.expect_more()
         return TrtBinding(self, bound)
 
     def run(self, bound: BoundPass) -> None:
@@ -118,6 +121,8 @@ class TrtSession:
                     self._run_and_capture(bound)
                 else:
                     self._run_uncaptured(bound)
+        if self._kernels is not None and self._compiled is not None:
+            self._kernels.save_if_due(self._compiled)
 
     @contextmanager
     def _calling(self, what: str) -> Iterator[None]:

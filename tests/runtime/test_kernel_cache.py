@@ -1,8 +1,9 @@
 import logging
+import os
 
 import pytest
 
-from spec_trt.runtime.kernel_cache import KernelCache, kernel_cache
+from spec_trt.runtime.kernel_cache import SECONDS_UNSAVED, KernelCache, kernel_cache
 from tests.runtime.fake_tensorrt import FakeRuntimeCache
 
 
@@ -36,6 +37,36 @@ def test_nothing_new_is_not_written_again(cache):
     loaded.kernels.add("b")
     again.save(loaded)
     assert kernels_in(cache) == {"a", "b"}
+
+
+def test_what_was_compiled_is_kept_a_while_after_and_not_at_every_look(tmp_path):
+    seconds = [0.0]
+    cache = KernelCache(tmp_path / "one.kernels", clock=lambda: seconds[0])
+    compiled = FakeRuntimeCache({"a"})
+    cache.save_if_due(compiled)
+    cache.expect_more()
+    seconds[0] = SECONDS_UNSAVED - 1
+    cache.expect_more()
+    cache.save_if_due(compiled)
+    assert not cache.path.exists()
+    seconds[0] = SECONDS_UNSAVED
+    cache.save_if_due(compiled)
+    assert kernels_in(KernelCache(cache.path)) == {"a"}
+    cache.path.unlink()
+    seconds[0] = 10 * SECONDS_UNSAVED
+    cache.save_if_due(compiled)
+    cache.save(compiled)
+    assert not cache.path.exists()
+
+
+def test_what_a_killed_process_left_half_written_is_removed(cache):
+    cache.save(FakeRuntimeCache({"a"}))
+    left, under_way = (cache.path.parent / f".two.kernels.{name}" for name in ("old", "new"))
+    for entry in (left, under_way):
+        entry.write_bytes(b"half")
+    os.utime(left, (0, 0))
+    cache.save(FakeRuntimeCache({"a", "b"}))
+    assert sorted(entry.name for entry in cache.path.parent.iterdir()) == [".two.kernels.new", "one.kernels"]
 
 
 def flip(content):

@@ -13,7 +13,7 @@ from spec_trt.errors import BackendError
 from spec_trt.manifest import GraphFacts, TensorFacts
 from spec_trt.runtime.drafters.lookahead import LookaheadDrafter, LookaheadOptions
 from spec_trt.runtime.fixed_shapes import FixedShapes
-from spec_trt.runtime.kernel_cache import KernelCache
+from spec_trt.runtime.kernel_cache import SECONDS_UNSAVED, KernelCache
 from spec_trt.runtime.pass_graphs import RUNS_PER_EVICTION
 from spec_trt.runtime.target import Target
 from spec_trt.runtime.trt_log import error_log, last_error
@@ -288,6 +288,20 @@ def test_kernels_are_kept_from_session_to_session(opened, tmp_path, caplog):
     gc.collect()
     assert not kernels.path.exists()  # nothing new was compiled
     assert not caplog.records
+
+
+def test_kernels_are_kept_while_the_session_goes_on(opened, tmp_path):
+    seconds = [0.0]
+    kernels = KernelCache(tmp_path / "cache" / "x.kernels", clock=lambda: seconds[0])
+    session, _ = opened(doubling(), kernels=kernels)
+    binding = session.bind({"x": torch.ones(3)}, {})
+    binding.run()
+    assert not kernels.path.exists()
+    seconds[0] = SECONDS_UNSAVED
+    binding.run()
+    kept = FakeRuntimeCache()
+    KernelCache(kernels.path).load(kept)
+    assert kept.kernels == {"[('x', (3,))]"}
 
 
 def test_an_address_that_the_library_does_not_take_is_refused(opened):
