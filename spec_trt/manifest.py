@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from spec_trt import names
 from spec_trt.errors import ManifestError
@@ -314,6 +314,9 @@ def _facts(kind: type[Facts], data: Mapping[str, Any]) -> Facts:
     made = kind(**data)
     for item in fields(kind):  # type: ignore[arg-type]
         expected, value = _JSON_TYPES.get(str(item.type).split("[")[0], object), getattr(made, item.name)
+        known = get_args(item.type) if get_origin(item.type) is Literal else None
+        if known is not None and value not in known:
+            raise ValueError(f"{kind.__name__}.{item.name} can't be {value!r}: expected one of {', '.join(known)}")
         absent = value is None and str(item.type).endswith("| None")
         if not absent and not isinstance(value, expected):
             raise TypeError(f"{kind.__name__}.{item.name} can't be {value!r}")

@@ -95,6 +95,11 @@ def edit(directory, change):
         (lambda data: data["model"].update(layers="2"), "ModelFacts.layers can't be '2'"),
         (lambda data: data["model"].update(eos_ids=None), "ModelFacts.eos_ids can't be None"),
         (lambda data: data["model"].update(dtype="fp8"), "dtype"),
+        (
+            lambda data: data["engine"].update(backend="trtx"),
+            "backend can't be 'trtx': expected one of ort, trt, trt-rtx",
+        ),
+        (lambda data: data["engine"].update(backend=None), "EngineFacts.backend can't be None: expected one of ort"),
         (lambda data: data["engine"].update(library_version=1), "EngineFacts.library_version can't be 1"),
     ],
 )
