@@ -1,20 +1,26 @@
 """Directories that appear whole or not at all."""
 
+import fcntl
+import glob
 import hashlib
 import os
+import re
 import secrets
 import shutil
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
 from spec_trt.errors import ConfigError, SpecTrtError
 
 __all__ = ["atomic_directory", "sha256"]
+
+_SECONDS_TO_LOCK = 60.0  # ample: from making a directory to locking it
 
 
 def sha256(path: Path) -> str:
@@ -28,7 +34,7 @@ def atomic_directory(target: Path, *, replace: bool = False) -> Iterator[Path]:
     """Yield an empty directory beside `target`, renamed onto it when the block succeeds.
 
     Whatever ends the block early (an error, a full disk, Ctrl-C, SIGTERM) leaves nothing behind
-    and an existing `target` untouched.
+    and an existing `target` untouched. What SIGKILL leaves behind the next try for `target` removes.
 
     Args:
         target: The directory to make.
@@ -47,9 +53,11 @@ def atomic_directory(target: Path, *, replace: bool = False) -> Iterator[Path]:
     with _unwind_when_killed():
         try:
             _make(staging)
-            yield staging
-            staging.chmod(0o777 & ~_umask())
-            _swap(staging, target)
+            _remove_left_behind(target)
+            with _locked(staging):
+                yield staging
+                staging.chmod(0o777 & ~_umask())
+                _swap(staging, target)
         except OSError as error:
             reason = error.strerror or f"{error} (is the disk full?)"  # NumPy gives a count of bytes alone
             raise SpecTrtError(f"writing {target} failed: {reason}; nothing was kept") from error
@@ -63,6 +71,38 @@ def _make(directory: Path) -> None:
         directory.mkdir(mode=0o700)
     except OSError as error:
         raise ConfigError(f"cannot write to {directory.parent}: {error.strerror or error}") from error
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Hold a directory's lock, where its file system has locks: where one is free, its owner is gone."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _is_locked(directory: Path) -> bool:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _remove_left_behind(target: Path) -> None:
+    """Remove the directories of killed processes that were to become `target`."""
+    for entry in target.parent.glob(f".{glob.escape(target.name)}.*"):
+        with suppress(OSError):  # gone meanwhile, another user's, or where there are no locks
+            ours = re.fullmatch(re.escape(f".{target.name}.") + "[0-9a-f]{8}", entry.name) and entry.is_dir()
+            if ours and time.time() - entry.stat().st_mtime > _SECONDS_TO_LOCK and not _is_locked(entry):
+                shutil.rmtree(entry, ignore_errors=True)
 
 
 def _may_be_replaced(target: Path) -> bool:

@@ -53,6 +53,20 @@ def test_whatever_ends_it_early_leaves_nothing_and_the_old_target(tmp_path, stop
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_what_a_killed_process_left_is_removed_and_no_one_elses(tmp_path):
+    target = tmp_path / "out"
+    left, others = tmp_path / ".out.0123abcd", [tmp_path / ".out.notes", tmp_path / ".other.0123abcd"]
+    with atomic_directory(target) as under_way:
+        for directory in (left, *others):
+            directory.mkdir()
+        for directory in (left, under_way, *others):
+            os.utime(directory, (0, 0))
+        with atomic_directory(tmp_path / "out") as second:
+            assert set(tmp_path.iterdir()) == {under_way, second, *others}
+        target.rmdir()
+    assert set(tmp_path.iterdir()) == {target, *others}
+
+
 def test_a_full_disk_is_one_clear_error(tmp_path):
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     with (
