@@ -51,25 +51,26 @@ class TrtBackend:
         self._directory, self._manifest, self._facts = directory, manifest, facts
         self._library, self._stream, self._gpu, self._cuda_graphs = library, stream, gpu, cuda_graphs
         plugin = contextlib.ExitStack()
-        self._plugin_failure = None
+        self._refusals = None
         if facts.attention == "plugin":
-            self._plugin_failure = plugin.enter_context(tree_attention_plugin(library))
+            self._refusals = plugin.enter_context(tree_attention_plugin(library))
         weakref.finalize(self, plugin.close)
 
     def open(self, graph: str) -> TrtSession:
         """Load a graph; see `Backend.open`."""
         facts = graph_facts(self._manifest, graph)
-        return TrtSession(
-            self._directory / facts.file,
-            graph,
-            facts,
-            library=self._library,
-            stream=self._stream,
-            cuda_graphs=self._cuda_graphs,
-            kernels=self._kernels(facts.file),
-            plugin_failure=self._plugin_failure,
-            keep_alive=self,
-        )
+        with contextlib.nullcontext() if self._refusals is None else self._refusals.receiving():
+            return TrtSession(
+                self._directory / facts.file,
+                graph,
+                facts,
+                library=self._library,
+                stream=self._stream,
+                cuda_graphs=self._cuda_graphs,
+                kernels=self._kernels(facts.file),
+                plugin_failure=self._refusals,
+                keep_alive=self,
+            )
 
     def _kernels(self, file: str) -> KernelCache | None:
         """Where an engine file's compiled kernels are kept."""

@@ -5,7 +5,7 @@ they are made by functions. Lists of fields, descriptions of tensors and address
 """
 
 import ctypes
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -17,7 +17,7 @@ from spec_trt.errors import BackendError
 from spec_trt.plugins.tree_attention.support import Attributes, refuse_dtype, refuse_sizes
 from spec_trt.plugins.tree_attention.tile_sizes import workspace_bytes
 
-__all__ = ["PLUGIN_VERSION", "creator_class", "plugin_class", "read_attributes", "tree_attention_plugin"]
+__all__ = ["PLUGIN_VERSION", "Refusals", "creator_class", "plugin_class", "read_attributes", "tree_attention_plugin"]
 
 PLUGIN_VERSION = str(names.OP_VERSION)
 
@@ -28,8 +28,35 @@ _QUERY, _KEY = 0, 1
 _FIELD_TYPES = {"scale": np.float32, "softcap": np.float32, "sliding_window": np.int32}
 
 
+class Refusals:
+    """What the plugins of one network or engine refused, or failed with.
+
+    The library has one creator for all engines of a process, and tells nothing of why a plugin failed.
+
+    Args:
+        receivers: The creator's, of which the last one gets what is refused by the plugins that are made.
+    """
+
+    def __init__(self, receivers: "list[Refusals]") -> None:
+        self._receivers = receivers
+        self.found: list[Exception] = []
+
+    def __call__(self) -> Exception | None:
+        """Give the newest, once."""
+        return self.found.pop() if self.found else None
+
+    @contextmanager
+    def receiving(self) -> Iterator[None]:
+        """Belong to the plugins that are made meanwhile: parse or load here what they are of."""
+        self._receivers.append(self)
+        try:
+            yield
+        finally:
+            self._receivers.remove(self)
+
+
 @contextmanager
-def tree_attention_plugin(trt: ModuleType) -> Iterator[Callable[[], Exception | None]]:
+def tree_attention_plugin(trt: ModuleType) -> Iterator[Refusals]:
     """Make the plugin known to a TensorRT library: while parsing, building or loading, and as long as an engine runs.
 
     Contexts may overlap; the plugin is forgotten when the last one ends.
@@ -38,22 +65,23 @@ def tree_attention_plugin(trt: ModuleType) -> Iterator[Callable[[], Exception | 
         trt: The library, from `spec_trt.tensorrt.import_tensorrt`.
 
     Yields:
-        What gives the newest error of a pass, once: the library tells no more than that the pass failed.
+        What the plugins refuse that are made while it is `receiving`.
 
     Raises:
-        BackendError: The library refuses the plugin; or the plugin refused a node, in place of what the library made
-            of that: its own messages name no reason.
+        BackendError: The library refuses the plugin; or such a plugin refused a node, in place of what the library
+            made of that: its own messages name no reason.
     """
     registry = trt.get_plugin_registry()
     creator = next(filter(_is_ours, registry.all_creators), None) or _register(trt, registry)
+    refusals = Refusals(creator.receivers)
     creator.holders += 1
     try:
-        yield lambda: creator.refusals.pop() if creator.refusals else None
+        yield refusals
     except Exception as error:
-        _raise_refusal(creator, error)
+        _raise_refusal(refusals, error)
         raise
     else:
-        _raise_refusal(creator, None)
+        _raise_refusal(refusals, None)
     finally:
         creator.holders -= 1
         if not creator.holders:
@@ -74,12 +102,10 @@ def _register(trt: ModuleType, registry: Any) -> Any:  # noqa: ANN401 - as above
     return creator
 
 
-def _raise_refusal(creator: Any, cause: Exception | None) -> None:  # noqa: ANN401 - as above
-    """Raise what the plugin refused first, if anything, and forget the rest."""
-    refusals = list(creator.refusals)
-    creator.refusals.clear()
-    if refusals:
-        raise refusals[0] from cause
+def _raise_refusal(refusals: Refusals, cause: Exception | None) -> None:
+    """Raise what was refused first, if anything."""
+    if refusals.found:
+        raise refusals.found[0] from cause
 
 
 def read_attributes(fields: Iterable[Any]) -> Attributes:
@@ -106,7 +132,7 @@ def creator_class(trt: ModuleType) -> Any:  # noqa: ANN401 - as above
         """Makes a plugin from the attributes of a node, or from those stored in an engine.
 
         Attributes:
-            refusals: What its plugins refused, or failed with.
+            receivers: The last of them gets what is refused by the plugins that are made now.
             holders: How many contexts keep it registered.
         """
 
@@ -116,11 +142,11 @@ def creator_class(trt: ModuleType) -> Any:  # noqa: ANN401 - as above
             self.plugin_version = PLUGIN_VERSION
             self.plugin_namespace = names.OP_DOMAIN
             self.field_names = _fields(trt, Attributes(scale=0.0))
-            self.refusals: list[Exception] = []
+            self.receivers: list[Refusals] = []
             self.holders = 0
 
         def create_plugin(self, name: str, fields: Any, phase: Any) -> Any:  # noqa: ANN401, ARG002 - as above
-            return plugin(read_attributes(fields), self.refusals)
+            return plugin(read_attributes(fields), self.receivers[-1].found if self.receivers else [])
 
     return TreeAttentionCreator
 

@@ -59,7 +59,7 @@ def build(trt: ModuleType, builder: Any, network: Any) -> Any:
 
 
 def build_with_plugin(trt: ModuleType, model: onnx.ModelProto) -> None:
-    with tree_attention_plugin(trt):
+    with tree_attention_plugin(trt) as refusals, refusals.receiving():
         if build(trt, *parse(trt, model)) is None:
             raise BuildError("the library gave no engine")
 
@@ -147,16 +147,38 @@ def test_a_refusal_is_told_once(trt: ModuleType):
         build_with_plugin(trt, one_node("plain"))
 
 
+def make_plugin(trt: ModuleType) -> Any:
+    creator = next(one for one in trt.get_plugin_registry().all_creators if one.name == names.OP_NAME)
+    return creator.create_plugin(names.OP_NAME, creator.field_names, trt.TensorRTPhase.RUNTIME)
+
+
+def break_a_pass(trt: ModuleType, plugin: Any) -> Exception:
+    """What TensorRT would see, and not hand on."""
+    described = [describe(trt, trt.float16, (1,)).desc]
+    with pytest.raises(TypeError) as raised:
+        plugin.attach_to_context(None).enqueue(described, described, [256], [256], 256, 0)
+    return raised.value
+
+
 def test_what_a_pass_raises_is_kept_for_who_runs_it(trt: ModuleType):
     with tree_attention_plugin(trt) as failure:
         assert failure() is None
-        creator = next(one for one in trt.get_plugin_registry().all_creators if one.name == names.OP_NAME)
-        plugin = creator.create_plugin(names.OP_NAME, creator.field_names, trt.TensorRTPhase.RUNTIME)
-        described = [describe(trt, trt.float16, (1,)).desc]
-        with pytest.raises(TypeError) as raised:  # what TensorRT would see, and not hand on
-            plugin.attach_to_context(None).enqueue(described, described, [256], [256], 256, 0)
-        assert failure() is raised.value
+        with failure.receiving():
+            plugin = make_plugin(trt)
+        raised = break_a_pass(trt, plugin)
+        assert failure() is raised
         assert failure() is None
+
+
+def test_engines_have_their_failures_to_themselves(trt: ModuleType):
+    with tree_attention_plugin(trt) as one, tree_attention_plugin(trt) as other:
+        with other.receiving(), one.receiving():
+            plugins = [make_plugin(trt)]
+        with one.receiving(), other.receiving():
+            plugins.append(make_plugin(trt))
+        raised = [break_a_pass(trt, plugin) for plugin in plugins]
+        assert (one(), other()) == tuple(raised)
+        assert one() is other() is None
 
 
 def without_positions() -> onnx.ModelProto:

@@ -8,11 +8,12 @@ import torch
 from spec_trt import names
 from spec_trt.errors import BackendError, ConfigError, ManifestError, PromptError
 from spec_trt.manifest import EagleFacts, GraphFacts, HeadFacts, TensorRtFacts, describe_files, save_manifest
-from spec_trt.plugins.tree_attention.plugin import PLUGIN_VERSION
+from spec_trt.plugins.tree_attention.plugin import PLUGIN_VERSION, Refusals
 from spec_trt.runtime import trt_backend
 from spec_trt.runtime.engine import Engine
 from spec_trt.runtime.target import Target
 from spec_trt.runtime.trt_backend import TrtBackend
+from spec_trt.runtime.trt_session import TrtSession
 from tests.runtime.device_memory import DeviceMemory
 from tests.runtime.fake_session import FakeSession, fake_facts
 from tests.runtime.fake_tensorrt import FakeStream, fake_tensorrt
@@ -112,17 +113,27 @@ def test_compiled_kernels_are_kept_for_the_engine_the_gpu_and_the_library(direct
 
 def test_what_the_plugin_raises_in_a_pass_is_told(directory, memory, monkeypatch):
     failure = ValueError("no such kernel")
-    failures: list[Exception] = []
+    receivers: list[Refusals] = []
+    loaded: list[list[Refusals]] = []
+    refusals = Refusals(receivers)
 
     @contextmanager
     def plugin(_library):
-        yield lambda: failures.pop() if failures else None
+        yield refusals
 
     monkeypatch.setattr(trt_backend, "tree_attention_plugin", plugin)
     facts, engine = replace(FACTS, attention="plugin"), doubling(fails=True)
+
+    class Noted(TrtSession):
+        def __init__(self, *given, **named):
+            loaded.append([*receivers])
+            super().__init__(*given, **named)
+
+    monkeypatch.setattr(trt_backend, "TrtSession", Noted)
     made = backend(directory, facts, memory=memory, engine=engine, cuda_graphs=False)
     binding = made.open("base").bind({"x": torch.ones(1)}, {})
-    failures.append(failure)
+    assert loaded == [[refusals]]
+    refusals.found.append(failure)
     with pytest.raises(BackendError, match="the plugin failed in a pass of 'base': no such kernel") as raised:
         binding.run()
     assert raised.value.__cause__ is failure
@@ -139,7 +150,7 @@ def test_the_plugin_is_registered_as_long_as_a_session_lives(directory, memory, 
     @contextmanager
     def plugin(library):
         events.append(library.__name__)
-        yield
+        yield Refusals([])
         events.append("gone")
 
     monkeypatch.setattr(trt_backend, "tree_attention_plugin", plugin)

@@ -1,7 +1,7 @@
 """One graph built, from its ONNX file to an engine file and a report beside it."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,7 +63,9 @@ def build_graph(job: GraphBuild, log: LibraryLog, begin: Callable[[str], object]
     """
     library, attention = import_tensorrt(job.backend), job.settings.attention
     begin("parse")
-    with tree_attention_plugin(library) if attention == "plugin" else nullcontext():
+    with ExitStack() as plugin:
+        if attention == "plugin":
+            plugin.enter_context(plugin.enter_context(tree_attention_plugin(library)).receiving())
         parsed = parse_network(job.source, log)
         check_interface(job.name, parsed.network, job.facts)
         check_attention(library, job.name, parsed.network, attention=attention, layers=job.attention_layers)

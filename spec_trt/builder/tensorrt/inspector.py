@@ -25,7 +25,11 @@ def inspect_engine(path: Path, backend: str) -> str:
     from polygraphy.backend.trt import engine_from_path
     from polygraphy.exception import PolygraphyException
 
-    with tree_attention_plugin(library), library_log(Path(os.devnull)) as log:
+    with (
+        tree_attention_plugin(library) as refusals,
+        refusals.receiving(),
+        library_log(Path(os.devnull)) as log,
+    ):
         try:
             engine = engine_from_path(str(path))
         except PolygraphyException as error:
