@@ -22,7 +22,7 @@ from spec_trt.export.head_graphs import GraphPlan, describe_heads, plan_heads
 from spec_trt.export.heads import load_heads, require_files
 from spec_trt.export.load import LoadedModel, load_config, load_model
 from spec_trt.export.onnx_graph import trace_base
-from spec_trt.export.parity import Parity, check_parity, reference_passes, require_onnxruntime, worst
+from spec_trt.export.parity import Parity, check_parity, reference_passes, worst
 from spec_trt.export.quiet import quiet
 from spec_trt.export.source import Source, locate
 from spec_trt.export.torch_reference import reference
@@ -37,6 +37,7 @@ from spec_trt.manifest import (
     describe_files,
     save_manifest,
 )
+from spec_trt.ort import require_onnxruntime
 
 __all__ = ["Exported", "export_bundle"]
 

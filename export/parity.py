@@ -5,7 +5,6 @@ operators, which a random cache amplifies without limit, can't hide a wrong grap
 passes first: the caller may free the model before ONNX Runtime opens the graph.
 """
 
-import importlib.util
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spec_trt import names
-from spec_trt.errors import BackendError, ExportError
+from spec_trt.errors import ExportError
 from spec_trt.export.architecture import Architecture
 from spec_trt.export.attention import ATTENTION_NAME
 from spec_trt.export.base_graph import BaseGraph
@@ -34,7 +33,6 @@ __all__ = [
     "check_parity",
     "compare_outputs",
     "reference_passes",
-    "require_onnxruntime",
     "worst",
 ]
 
@@ -76,19 +74,6 @@ class Parity:
     output: str
     bound: float
     passes: int
-
-
-def require_onnxruntime() -> None:
-    """Raise if the check could not run.
-
-    Raises:
-        BackendError: ONNX Runtime is not installed.
-    """
-    if importlib.util.find_spec("onnxruntime") is None:
-        raise BackendError(
-            "the parity check needs ONNX Runtime: pip install 'spec-trt[cpu]' or 'spec-trt[gpu]', "
-            "or export with --no-check"
-        )
 
 
 def reference_passes(graph: BaseGraph, architecture: Architecture) -> list[ReferencePass]:

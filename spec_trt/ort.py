@@ -1,5 +1,6 @@
 """ONNX Runtime, reached through one place: whether it is there, and how a graph is opened."""
 
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -8,7 +9,7 @@ from typing import Any
 from spec_trt.errors import BackendError
 from spec_trt.huge_pages import huge_pages_for_new_memory
 
-__all__ = ["first_line", "import_onnxruntime", "onnxruntime_version", "open_session"]
+__all__ = ["first_line", "import_onnxruntime", "onnxruntime_version", "open_session", "require_onnxruntime"]
 
 
 def import_onnxruntime() -> ModuleType:
@@ -25,6 +26,19 @@ def import_onnxruntime() -> ModuleType:
         ) from error
     module: ModuleType = onnxruntime
     return module
+
+
+def require_onnxruntime() -> None:
+    """Raise if an export's check could not run; imports nothing.
+
+    Raises:
+        BackendError: ONNX Runtime is not installed.
+    """
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise BackendError(
+            "the parity check needs ONNX Runtime: pip install 'spec-trt[cpu]' or 'spec-trt[gpu]', "
+            "or export with --no-check"
+        )
 
 
 def onnxruntime_version() -> str:

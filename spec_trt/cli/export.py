@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from spec_trt.export.config import DTYPES, STEPS, Dtype, ExportConfig
+from spec_trt.ort import require_onnxruntime
 
 if TYPE_CHECKING:
     from spec_trt.export.bundle import Exported
@@ -79,6 +80,8 @@ def command(
         check=not no_check,
         replace=force,
     )
+    if config.check:
+        require_onnxruntime()  # what is imported from here on takes seconds
     with _bar() as begin:
         from spec_trt.export.bundle import export_bundle
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spec_trt.cli.export import command
-from spec_trt.errors import ConfigError
+from spec_trt.errors import BackendError, ConfigError
 from spec_trt.export.config import STEPS
 from spec_trt.manifest import load_manifest
 from tests.conftest import FamilyPath
@@ -66,6 +66,15 @@ def test_an_existing_output_needs_force(family_model: FamilyPath, tmp_path: Path
     assert isinstance(run(family_model("llama"), tmp_path / "bundle").exception, ConfigError)
     assert run(family_model("llama"), tmp_path / "bundle", "--no-check", "--force").exit_code == 0
     load_manifest(tmp_path / "bundle", verify=True)
+
+
+def test_a_missing_onnxruntime_is_told_before_anything_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    monkeypatch.setitem(sys.modules, "spec_trt.export.bundle", None)
+    result = run("a model", tmp_path / "bundle")
+    assert isinstance(result.exception, BackendError)
+    assert result.stderr == ""
+    assert isinstance(run("a model", tmp_path / "bundle", "--no-check").exception, ImportError)
 
 
 def test_the_command_imports_nothing_heavy():
