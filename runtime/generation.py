@@ -31,8 +31,7 @@ class GenerationConfig:
         ignore_eos: Whether to go on past the model's end-of-sequence tokens.
         log_probs: Whether every token comes with the target's log-probability of it, before sampling.
         budget: Nodes of a tree at the most, the root included; `auto` for as many as pay, by the costs that
-            `spec-trt profile --save` has measured, and what the options allow; `fixed` for what the options say. None
-            is `auto` where there are such costs, else `fixed`.
+            `spec-trt profile --save` has measured, and what the options allow; `fixed` for what the options say.
     """
 
     method: str = "autoregressive"
@@ -42,7 +41,7 @@ class GenerationConfig:
     stop: Sequence[str] = ()
     ignore_eos: bool = False
     log_probs: bool = False
-    budget: int | BudgetName | None = None
+    budget: int | BudgetName = "fixed"
 
     def __post_init__(self) -> None:
         check_integer("max_new_tokens", self.max_new_tokens, at_least=1)
@@ -54,7 +53,7 @@ class GenerationConfig:
             raise ConfigError(f"options must be a mapping from names to values: found {self.options!r}; give a dict")
         if not isinstance(self.stop, Sequence) or not all(isinstance(text, str) for text in self.stop):
             raise ConfigError(f"stop must be a list of strings: found {self.stop!r}; give one, or leave it out")
-        if self.budget in (None, *get_args(BudgetName)):
+        if self.budget in get_args(BudgetName):
             return
         if not isinstance(self.budget, int) or isinstance(self.budget, bool) or self.budget < 1:
             raise ConfigError(

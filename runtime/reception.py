@@ -159,10 +159,7 @@ class Reception:
 
     def _budget(self, config: GenerationConfig, acceptance: Acceptance) -> int | BudgetName:
         """What sizes the trees. Where an output depends on what was drafted, measured times must not size it."""
-        repeats = acceptance.guarantee == "token for token"
-        if config.budget is None:
-            return "auto" if self.costs and repeats else "fixed"
-        if config.budget == "auto" and not repeats:
+        if config.budget == "auto" and acceptance.guarantee != "token for token":
             raise ConfigError(
                 "budget auto sizes trees by measured times, with which the output of drawn drafts and of typical "
                 "acceptance would change: use budget fixed, or a number of nodes"

@@ -42,7 +42,7 @@ class BenchConfig:
     sampling: Sampling = field(default_factory=Sampling)
     chat: bool = True
     all_turns: bool = False
-    budgets: Sequence[int | BudgetName | None] = (None,)
+    budgets: Sequence[int | BudgetName] = ("fixed",)
 
     def __post_init__(self) -> None:
         if self.repeats < 1:
@@ -68,9 +68,9 @@ class BenchConfig:
             if method != BASELINE
             for budget in self.budgets
         ]
-        return {BASELINE: self._run_of(BASELINE, None), **dict(named)}
+        return {BASELINE: self._run_of(BASELINE, "fixed"), **dict(named)}
 
-    def _run_of(self, method: str, budget: int | BudgetName | None) -> GenerationConfig:
+    def _run_of(self, method: str, budget: int | BudgetName) -> GenerationConfig:
         """How a method generates."""
         able = METHODS.get(method)
         sampling = replace(

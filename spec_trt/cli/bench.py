@@ -40,7 +40,9 @@ __all__ = ["command"]
     "--budget",
     "budgets",
     metavar="auto|fixed|N,...",
-    callback=lambda _context, _option, text: None if text is None else [read_budget(part) for part in text.split(",")],
+    default="fixed",
+    show_default=True,
+    callback=lambda _context, _option, text: [read_budget(part) for part in text.split(",")],
     help="What sizes the trees, see `generate --help`; several run side by side, as METHOD@BUDGET.",
 )
 @click.option("--limit", type=click.IntRange(min=1), help="Take at most so many prompts.  [default: all]")
@@ -72,7 +74,7 @@ def command(
     prompts: Path,
     methods: str | None,
     options: tuple[str, ...],
-    budgets: "list[int | BudgetName] | None",
+    budgets: "list[int | BudgetName]",
     limit: int | None,
     per_category: int | None,
     max_new_tokens: int,
@@ -113,7 +115,7 @@ def command(
         sampling=sampling,
         chat=not raw,
         all_turns=turns == "all",
-        budgets=budgets or (None,),
+        budgets=budgets,
     )
     report = _run(loaded, records, config) if batches is None else _run_batches(loaded, records, config, batches)
     click.echo(json.dumps(report.to_json()) if as_json else report.to_text())

@@ -34,9 +34,11 @@ __all__ = ["command"]
 @click.option(
     "--budget",
     metavar="auto|fixed|N",
-    callback=lambda _context, _option, text: None if text is None else read_budget(text),
+    default="fixed",
+    show_default=True,
+    callback=lambda _context, _option, text: read_budget(text),
     help="Nodes of a tree: as many as pay, by costs that `profile --save` measured; as the options say; or N at the "
-    "most, the root included.  [default: auto where there are such costs]",
+    "most, the root included.",
 )
 @click.option("--max-new-tokens", type=int, default=256, show_default=True, help="Tokens to generate at the most.")
 @click.option("--stop", multiple=True, help="Text that ends the generation and is cut off; repeatable.")
@@ -50,7 +52,7 @@ def command(
     chat: bool,
     method: str,
     options: tuple[str, ...],
-    budget: "int | BudgetName | None",
+    budget: "int | BudgetName",
     max_new_tokens: int,
     stop: tuple[str, ...],
     sampling: "Sampling",

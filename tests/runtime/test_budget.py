@@ -174,7 +174,7 @@ def test_those_who_have_a_size_of_their_own_keep_it():
     prompt=st.lists(st.integers(0, 7), min_size=1, max_size=20),
     per_node=st.sampled_from([0.01, 1.0, 20.0]),
     seed=st.one_of(st.none(), st.integers(0, 9)),
-    budget=st.sampled_from([None, "auto", "fixed", 1, 2, 5]),
+    budget=st.sampled_from(["auto", "auto", "fixed", 1, 2, 5]),
 )
 @settings(deadline=None, max_examples=15)
 @pytest.mark.parametrize("method", METHODS)
