@@ -129,6 +129,7 @@ def test_the_service_serves_several_and_ends_on_an_interrupt(service, text_engin
     assert ask("") == "the prompt is empty: expected some text\n"
     with connect() as waiting:
         waiting.sendall(b"somebody who is there at the end\n")
+        assert waiting.recv(1)  # it is being answered
         process.send_signal(signal.SIGINT)
         _, error = process.communicate(timeout=60)
     assert error.endswith("KeyboardInterrupt\n")
