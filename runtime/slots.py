@@ -132,8 +132,9 @@ class Slots:
     def _lay_out(self, batch: int, place: int, kept: int, prompt: int) -> None:
         """Make the cache fit the sequences that decode and a prompt; idle places keep what then has room."""
         added = [Slot(heads=self._new_heads()) for _ in range(batch - len(self._slots))]
-        if place < self._cache.batch:
+        if place < len(self._slots):
             self._cache.keep(place, kept)
+            self._slots[place].tokens = self._slots[place].tokens[:kept]  # right too where there is no memory below
         self._cache.fit(max(prompt, *self._cache.lengths[:place].tolist(), 0), batch)
         self._slots = [*self._slots[:batch], *added]
         for slot, rows in zip(self._slots, self._cache.lengths.tolist(), strict=True):

@@ -267,3 +267,20 @@ def test_log_probs_are_the_targets_own_before_sampling():
         expected.append(logits[token] - np.log(np.exp(logits).sum()))
         text.append(token)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
+def test_where_memory_ends_an_idle_place_knows_no_more_rows_than_it_has(monkeypatch):
+    batch = make_batch(1)
+    shared = [1, 2, 3, 4, 5, 0] * 4
+    serve(batch, [Asked(prompt=[*shared, 1])])
+    cache = batch._target.cache
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "fit", lambda *_: (_ for _ in ()).throw(MemoryError("injected")))
+        refused = Asked(prompt=[5, 5, 5]).sequence()
+        assert batch.admit(refused)
+        assert isinstance(refused.feed.error, MemoryError)
+    [slot] = batch._slots._slots
+    assert len(slot.tokens) <= cache.lengths[0]
+    serve(batch, [Asked(prompt=[4, 4] * 30)])
+    [again] = serve(batch, [request := Asked(prompt=[*shared, 2])])
+    assert tokens(again) == request.alone()
