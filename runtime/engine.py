@@ -227,7 +227,7 @@ class Engine:
         Raises:
             PromptError: As `stream`.
         """
-        self._check_process()
+        self.check_process()
         sequence, kept = self._reception.take_for_logits(token_ids)
         self._scheduler().run(sequence).result()
         return kept.logits
@@ -288,7 +288,6 @@ class Engine:
         self, prompt: Prompt, config: GenerationConfig | None, *, timeout: float | None = None, wait: bool = False
     ) -> Generation:
         """Ask the open scheduler, or the next one where that has just been closed for it."""
-        self._check_process()
         while True:
             scheduler = self._scheduler()
             try:
@@ -297,8 +296,18 @@ class Engine:
                 if not scheduler.closed:
                     raise
 
-    def _check_process(self) -> None:
-        if os.getpid() != self._process:
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process is not the one that loaded it: the threads are there."""
+        return os.getpid() != self._process
+
+    def check_process(self) -> None:
+        """Refuse to run in another process than the one that loaded it.
+
+        Raises:
+            ConfigError: It is another one.
+        """
+        if self.is_forked:
             raise ConfigError(
                 "the engine was loaded before a fork, its threads are not in this process: load it after the fork"
             )

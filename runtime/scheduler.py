@@ -1,6 +1,5 @@
 """Many requests at once, each served as if it were alone."""
 
-import os
 import weakref
 from dataclasses import dataclass
 from types import TracebackType
@@ -61,7 +60,7 @@ class Scheduler:
 
     def __init__(self, engine: "Engine", config: SchedulerConfig | None = None) -> None:
         self.config = config or SchedulerConfig()
-        self._engine, self._process = engine, os.getpid()
+        self._engine = engine
         with engine.claimed_by(self):  # nobody sees it half made
             room = CacheRoom.of(engine, self.config)
             self._fits: Fits | None = room.fits
@@ -90,7 +89,7 @@ class Scheduler:
             BusyError: The queue is full, and this is not to wait.
             ClosedError: The scheduler is closed.
         """
-        self._check_process()
+        self._engine.check_process()
         config = config or GenerationConfig()
         sequence = self._engine.prepare(prompt, config, timeout=timeout)
         return self.run(sequence, log_probs=config.log_probs, wait=wait)
@@ -120,7 +119,7 @@ class Scheduler:
 
         A process that was forked has nothing of it to close.
         """
-        if os.getpid() != self._process:
+        if self._engine.is_forked:
             return
         self._stop()
         self._fits = None
@@ -136,9 +135,3 @@ class Scheduler:
 
     def __reduce__(self) -> str:
         raise ConfigError("a scheduler can't be pickled: open one in the process that is to use it")
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._process:
-            raise ConfigError(
-                "the engine was loaded before a fork, its threads are not in this process: load it after the fork"
-            )

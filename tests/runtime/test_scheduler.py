@@ -439,15 +439,22 @@ def test_engines_are_not_pickled(engine):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_process_is_told_to_load_its_own(engine):
-    engine.generate([1, 2], config(3))
+@pytest.mark.parametrize("asked_before", [True, False])
+def test_a_forked_process_is_told_to_load_its_own(engine, asked_before):
+    if asked_before:
+        engine.generate([1, 2], config(3))
     context = multiprocessing.get_context("fork")
     receiving, sending = context.Pipe(duplex=False)
+
+    def ask():
+        return (
+            engine.generate([1, 2], config(3)) if asked_before else Scheduler(engine).submit([1, 2], config(3)).result()
+        )
 
     def use():
         with engine:
             try:
-                engine.generate([1, 2], config(3))
+                ask()
             except ConfigError as error:
                 sending.send(str(error))
 
