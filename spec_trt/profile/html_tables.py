@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from html import escape
 
-from spec_trt.bench_report import BASELINE
 from spec_trt.profile.kernels import KernelProfile
 from spec_trt.profile.percentiles import Percentiles
 from spec_trt.profile.report import Profile
 from spec_trt.profile.svg import tag
+from spec_trt.profile.text import break_even_rows
 
 __all__ = ["break_even_table", "html_table", "kernel_tables", "method_table", "rank_tables"]
 
@@ -72,19 +72,8 @@ def _percentiles(one: Percentiles) -> str:
 
 def break_even_table(profile: Profile) -> str:
     """The tokens per pass that trees must reach."""
-    drafting = [one.method for one in profile.methods if one.method != BASELINE]
-    header = ["batch", "nodes", "verify ms", "no drafting", *drafting]
-    rows = [
-        [
-            str(row.batch),
-            str(row.nodes),
-            f"{row.verify_ms:.1f}",
-            f"{row.accept_length:.2f}",
-            *(f"{row.with_draft[name]:.2f}" for name in drafting),
-        ]
-        for row in profile.break_even
-    ]
-    return html_table(header, rows)
+    drafting, rows = break_even_rows(profile)
+    return html_table(["batch", "nodes", "verify ms", "no drafting", *drafting], rows)
 
 
 def kernel_tables(kernels: KernelProfile) -> str:

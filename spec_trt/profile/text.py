@@ -9,7 +9,7 @@ from spec_trt.profile.percentiles import Percentiles
 from spec_trt.profile.report import Best, Profile
 from spec_trt.table import format_table
 
-__all__ = ["best_line", "counted", "profile_text"]
+__all__ = ["best_line", "break_even_rows", "counted", "profile_text"]
 
 
 def profile_text(profile: Profile) -> str:
@@ -123,7 +123,8 @@ def _ranked(table: Sequence[Sequence[float]]) -> list[list[str]]:
     ]
 
 
-def _break_even(profile: Profile) -> str:
+def break_even_rows(profile: Profile) -> tuple[list[str], list[list[str]]]:
+    """The tokens per pass that trees must reach: the methods that draft, and a row of cells for each size of tree."""
     drafting = [one.method for one in profile.methods if one.method != BASELINE]
     rows = [
         [
@@ -135,6 +136,11 @@ def _break_even(profile: Profile) -> str:
         ]
         for row in profile.break_even
     ]
+    return drafting, rows
+
+
+def _break_even(profile: Profile) -> str:
+    drafting, rows = break_even_rows(profile)
     title = f"tokens per pass that a tree must reach to pay, past {profile.past}; by method with its drafting"
     return f"{title}\n{format_table(['batch', 'nodes', 'ms', 'no draft', *drafting], rows)}"
 
