@@ -1,8 +1,10 @@
 """How much a drafter may draft: decided before every pass, by whoever knows what a pass costs."""
 
+import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Literal
 
 __all__ = ["UNLIMITED", "Allowance", "BudgetName", "Size", "sizes_up_to"]
@@ -18,15 +20,43 @@ class Allowance:
 
     Attributes:
         nodes: Nodes below the root at the most; at 0 nothing needs to be drafted.
-        node_price: How likely to be accepted a node must be to be worth its place, for drafters that know how likely
-            theirs are; None where it is for their own options to say.
-        level_price: How many accepted tokens a run of the draft model must gain to be worth its time; None likewise.
+        prices: By number of nodes below the root, from none on, how many accepted tokens pay for so many, for drafters
+            that know how likely theirs are to be accepted; None where it is for their own options to say.
+        level_price: How many pay for a run of the draft model behind the first.
     """
 
     nodes: int
-    node_price: float | None = None
-    level_price: float | None = None
+    prices: Sequence[float] | None = None
+    level_price: float = 0.0
 
+    def affordable(self, scores: Sequence[float]) -> int:
+        """How many of the likeliest nodes to draft.
+
+        Args:
+            scores: Of all there are, the logarithms of how likely they are to be accepted.
+        """
+        if self.prices is None:
+            return self.nodes
+        gains = accumulate(math.exp(score) for score in sorted(scores, reverse=True)[: self.nodes])
+        worth = [0.0, *(gain - price for gain, price in zip(gains, self.prices[1:], strict=False))]
+        return max(range(len(worth)), key=worth.__getitem__)
+
+    @property
+    def least_chance(self) -> float | None:
+        """How likely a node must be to be worth its place in a tree of any size."""
+        if self.prices is None:
+            return None
+        return min((after - before for before, after in pairwise(self.prices)), default=0.0)
+
+    @property
+    def level_chance(self) -> float | None:
+        """How likely the nodes that a level is drafted behind must be, together, to be worth a run."""
+        least = self.least_chance
+        return None if least is None else (self.level_price + least) / _FOLLOWS
+
+
+_FOLLOWS = 0.35
+"""About how often a drafted token behind an accepted one is accepted too."""
 
 UNLIMITED = Allowance(nodes=sys.maxsize)
 

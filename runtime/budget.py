@@ -1,7 +1,10 @@
 """How large a tree pays: decided before every pass, from what passes cost and what drafts have been worth."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate, pairwise
 from typing import Protocol
 
 from spec_trt.runtime.allowance import UNLIMITED, Allowance, BudgetName, Size
@@ -33,8 +36,8 @@ class Budget:
 
     A pass emits a token and what is accepted of the drafts, as much as each sequence's own passes let expect, and
     takes c(n) milliseconds, n being its largest tree: all are padded to that. So one size is looked for that is best
-    for all, and each sequence then drafts as much of it as its own drafting pays for. Where no tree pays it decodes
-    plainly, and tries again later.
+    for all, and each sequence then drafts as much of it as its own drafting, and what the pass takes longer for it
+    alone, pay for. Where no tree pays it decodes plainly, and tries again later.
 
     Args:
         costs: What passes cost here; None where no sequence asks for it.
@@ -43,7 +46,7 @@ class Budget:
     def __init__(self, costs: Costs | None = None) -> None:
         self._costs = costs
         self._known: dict[tuple[str, tuple[Size, ...]], Outlook] = {}
-        self._verify_ms = lru_cache(maxsize=4096)(self._measured_ms)
+        self._curve_ms = lru_cache(maxsize=1024)(self._measured_curve)
 
     def allow(self, sequences: Sequence[Sized], lengths: Sequence[int]) -> list[Allowance]:
         """What each sequence's tree of the next pass may have.
@@ -57,10 +60,10 @@ class Budget:
         if not sized:
             return [_fixed(sequence) for sequence in sequences]
         past = _PAST_STEP * round(sum(lengths) / len(lengths) / _PAST_STEP)
-        nodes, rate = self._best(sized, past, len(sequences))
-        price = rate * self._next_node_ms(sized, nodes, past, len(sequences)) / len(sequences)
+        largest = max(outlook.sizes[-1].nodes for _, outlook in sized)
+        market = self._market(sized, self._curve_ms(largest, past, len(sequences)), len(sequences))
         return [
-            self._allowance(sequence, outlook, nodes, rate, price) if outlook else _fixed(sequence)
+            self._allowance(sequence.method, outlook, market) if outlook else _fixed(sequence)
             for sequence, outlook in zip(sequences, outlooks, strict=True)
         ]
 
@@ -68,46 +71,60 @@ class Budget:
         """A sequence's, begun with what is known of its method; None where it has a size of its own."""
         if sequence.budget == "auto" and sequence.outlook is None:
             sizes = tuple(sequence.sizes())
-            known = self._known.setdefault((sequence.method, sizes), Outlook(sizes, memory=_LONG_MEMORY))
-            sequence.outlook = Outlook(sizes, known)
+            if (sequence.method, sizes) not in self._known:
+                self._known[sequence.method, sizes] = self._measured(sequence.method, sizes)
+            sequence.outlook = Outlook(sizes, beyond=self._known[sequence.method, sizes])
         return sequence.outlook
 
-    def _best(self, sized: Sequence[tuple[str, Outlook]], past: int, batch: int) -> tuple[int, float]:
-        """The number of nodes with the most tokens per millisecond, and how many these are."""
-        choices = sorted({size.nodes for _, outlook in sized for size in outlook.sizes})
-        rates = [(self._rate(sized, nodes, past, batch), -nodes) for nodes in choices]
-        rate, fewest = max(rates)
-        return -fewest, rate
+    def _measured(self, method: str, sizes: Sequence[Size]) -> Outlook:
+        """What a method was worth where costs were measured."""
+        worth = self._costs.worth.get(method) if self._costs else None
+        return Outlook(sizes, worth and worth.resized(sizes[-1].nodes), memory=_LONG_MEMORY)
 
-    def _rate(self, sized: Sequence[tuple[str, Outlook]], nodes: int, past: int, batch: int) -> float:
-        drafting = [(method, outlook, outlook.size(nodes)) for method, outlook in sized]
-        cost = self._verify_ms(self._largest(sized, nodes), past, batch) + self._overhead_ms
-        cost += sum(self._draft_ms(method, outlook, size) for method, outlook, size in drafting)
-        return (batch + sum(outlook.gain(size.nodes) for _, outlook, size in drafting)) / cost
-
-    def _allowance(self, sequence: Sized, outlook: Outlook, nodes: int, rate: float, price: float) -> Allowance:
-        """As much of the pass's tree as pays for its own drafting, or a little more where it is time to try that."""
-        sizes = [size for size in outlook.sizes if size.nodes <= nodes]
-        best = max(
-            sizes, key=lambda size: outlook.gain(size.nodes) - rate * self._draft_ms(sequence.method, outlook, size)
+    def _market(self, sized: Sequence[tuple[str, Outlook]], curve: Sequence[float], batch: int) -> "_Market":
+        """The size with the most tokens per millisecond, and how many these are."""
+        steps = [after - before for before, after in pairwise(curve)]
+        absent = [math.prod(1 - outlook.present(place) for _, outlook in sized) for place in range(len(steps))]
+        verify_ms = list(
+            accumulate((step * (1 - none) for step, none in zip(steps, absent, strict=True)), initial=curve[0])
         )
-        level_ms = self._draft_cost(sequence.method).level_ms or 0.0
-        return Allowance(nodes=outlook.with_trials(best).nodes, node_price=price, level_price=rate * level_ms)
 
-    def _next_node_ms(self, sized: Sequence[tuple[str, Outlook]], nodes: int, past: int, batch: int) -> float:
-        largest = self._largest(sized, nodes)
-        return self._verify_ms(largest + 1, past, batch) - self._verify_ms(largest, past, batch)
+        def rate(nodes: int) -> float:
+            drafting = [(method, outlook, outlook.size(nodes)) for method, outlook in sized]
+            draft_ms = sum(self._draft_ms(method, outlook, size) for method, outlook, size in drafting)
+            tokens = batch + sum(outlook.gain(size.nodes) for _, outlook, size in drafting)
+            return tokens / (verify_ms[nodes] + self._overhead_ms + draft_ms)
 
-    def _largest(self, sized: Sequence[tuple[str, Outlook]], nodes: int) -> float:
-        """Nodes of the largest tree, roots included, to the half: so few numbers are looked up."""
-        return 1 + round(2 * max(outlook.mean_nodes(nodes) for _, outlook in sized)) / 2
+        choices = sorted({size.nodes for _, outlook in sized for size in outlook.sizes})
+        best = max(choices, key=rate)
+        return _Market(rate=rate(best), nodes=best, steps=steps, absent=absent)
+
+    def _allowance(self, method: str, outlook: Outlook, market: "_Market") -> Allowance:
+        """As much of the pass's tree as pays for itself, or more where it is time to try that."""
+        steps = market.own_steps(outlook)
+        longer_ms = list(accumulate((outlook.present(place) * step for place, step in enumerate(steps)), initial=0.0))
+
+        def surplus(size: Size) -> float:
+            return outlook.gain(size.nodes) - market.rate * (
+                longer_ms[size.nodes] + self._draft_ms(method, outlook, size)
+            )
+
+        best = max((size for size in outlook.sizes if size.nodes <= market.nodes), key=surplus)
+        nodes, price = outlook.with_trials(best, surplus).nodes, market.rate / outlook.calibration
+        return Allowance(
+            nodes=nodes,
+            prices=list(accumulate((price * step for step in steps[:nodes]), initial=0.0)),
+            level_price=price * (self._draft_cost(method).level_ms or 0.0),
+        )
 
     def _draft_ms(self, method: str, outlook: Outlook, size: Size) -> float:
         cost = self._draft_cost(method)
-        expected = cost.pass_ms
-        if cost.fixed_ms is not None:
-            expected = cost.fixed_ms + size.levels * (cost.level_ms or 0.0)
-        return outlook.draft_ms(size, expected) if size.nodes else 0.0
+        if not size.nodes:
+            return 0.0
+        if cost.fixed_ms is None:
+            return cost.pass_ms
+        levels, inner = outlook.drafting(size)
+        return cost.fixed_ms + levels * (cost.level_ms or 0.0) + inner * (cost.node_ms or 0.0)
 
     def _draft_cost(self, method: str) -> DraftCost:
         return (self._costs.draft if self._costs else {}).get(method, _FREE)
@@ -116,9 +133,34 @@ class Budget:
     def _overhead_ms(self) -> float:
         return self._costs.overhead_ms if self._costs else 0.0
 
-    def _measured_ms(self, nodes: float, past: int, batch: int) -> float:
+    def _measured_curve(self, nodes: int, past: int, batch: int) -> list[float]:
+        """Milliseconds of a pass whose largest tree has none to so many nodes below the root."""
         assert self._costs is not None  # who asks for it was let through with costs alone
-        return self._costs.verify_ms(nodes, past=past, batch=batch)
+        return [self._costs.verify_ms(1 + count, past=past, batch=batch) for count in range(nodes + 1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Market:
+    """What time is worth in a pass.
+
+    Attributes:
+        rate: Tokens of all sequences per millisecond.
+        nodes: Below the root, of the best tree.
+        steps: By place, the milliseconds that the pass takes longer where a tree has a node there.
+        absent: By place, how likely it is that none has.
+    """
+
+    rate: float
+    nodes: int
+    steps: Sequence[float]
+    absent: Sequence[float]
+
+    def own_steps(self, outlook: Outlook) -> list[float]:
+        """By place of a sequence's tree, what the pass takes longer for it alone, as no other is that large."""
+        others = (
+            none / (1 - outlook.present(place)) if place < self.nodes else 1.0 for place, none in enumerate(self.absent)
+        )
+        return [step * none for step, none in zip(self.steps, others, strict=True)]
 
 
 def _fixed(sequence: Sized) -> Allowance:

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from spec_trt.errors import ConfigError, ManifestError, SpecTrtError
+from spec_trt.runtime.outlook import Worth
 
 __all__ = ["COSTS_FILE", "COSTS_VERSION", "Costs", "DraftCost", "VerifyCost"]
 
 COSTS_FILE = "costs.json"
-COSTS_VERSION = 1
+COSTS_VERSION = 2
 
 Curve = tuple[Sequence[float], Sequence[float]]
 Record = TypeVar("Record")
@@ -66,6 +67,7 @@ class Costs:
         precision: The engine's.
         verify: Verify passes, at least one.
         draft: By method.
+        worth: By method, what its drafts were worth with its default options.
         overhead_ms: The loop's own time per pass of one sequence: all that is neither drafting nor the model.
         version: Of this format.
 
@@ -78,6 +80,7 @@ class Costs:
     precision: str
     verify: Sequence[VerifyCost]
     draft: Mapping[str, DraftCost] = field(default_factory=dict)
+    worth: Mapping[str, Worth] = field(default_factory=dict)
     overhead_ms: float = 0.0
     version: int = COSTS_VERSION
 
@@ -158,7 +161,8 @@ def _costs(data: dict[str, Any]) -> Costs:
         raise ValueError(f"expected version {COSTS_VERSION}, found {data['version']}")
     verify = [_record(VerifyCost, item) for item in data["verify"]]
     draft = {name: _record(DraftCost, item) for name, item in data["draft"].items()}
-    return _record(Costs, {**data, "verify": verify, "draft": draft})
+    worth = {name: _record(Worth, item) for name, item in data["worth"].items()}
+    return _record(Costs, {**data, "verify": verify, "draft": draft, "worth": worth})
 
 
 def _record(kind: type[Record], data: Mapping[str, Any]) -> Record:

@@ -81,7 +81,7 @@ class LiveSequence:
         self._draft, self._wants_log_probs = draft, log_probs
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._cancelled = threading.Event()
-        self._allowance, self._drafted_before = UNLIMITED, 0.0
+        self._allowance = UNLIMITED
         self.read, self._parts = 0, list[Mapping[str, "Tensor"]]()
         self._log_probs: list[float] = []
 
@@ -166,7 +166,7 @@ class LiveSequence:
 
     def propose(self, allowance: Allowance) -> Tree:
         """The drafter's tree."""
-        self._allowance, self._drafted_before = allowance, self.stats.seconds["draft"]
+        self._allowance = allowance
         with self.failing_alone(), self.stats.time("draft"):
             return self._drafter.propose(self.stopper.remaining - 1, allowance)
         return TreeBuilder(self.text[-1]).build()
@@ -207,8 +207,7 @@ class LiveSequence:
             with self.failing_alone(), self.stats.time("draft"):
                 self._drafter.observe(tree, out, path, extra)
             if self.outlook is not None:
-                draft_ms = 1e3 * (self.stats.seconds["draft"] - self._drafted_before)
-                self.outlook.learn(tree, path, self._allowance, draft_ms)
+                self.outlook.learn(tree, path, self._allowance)
 
 
 def _log_probs(logits: "Tensor", path: Sequence[int], tokens: Sequence[int]) -> list[float]:

@@ -1,5 +1,7 @@
 """The Medusa heads' graph, run on the hidden state behind the newest token."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -11,7 +13,20 @@ from spec_trt.runtime.bound_graph import BoundGraph
 from spec_trt.runtime.cache_memory import DTYPES, on_host
 from spec_trt.runtime.session import Session
 
-__all__ = ["MedusaModel"]
+__all__ = ["MedusaDraft", "MedusaModel"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MedusaDraft:
+    """The likeliest tokens of every head, best first.
+
+    Attributes:
+        token_ids: [heads, top_k] int64, ids of the target.
+        log_probs: [heads, top_k] float32.
+    """
+
+    token_ids: NDArray[np.int64]
+    log_probs: NDArray[np.float32]
 
 
 class MedusaModel:
@@ -26,12 +41,15 @@ class MedusaModel:
     def __init__(self, session: Session, facts: MedusaFacts, target: ModelFacts) -> None:
         self.facts = facts
         hidden_state = torch.zeros(1, 1, target.hidden, dtype=DTYPES[target.dtype], device=session.device)
-        token_ids = torch.zeros(1, 1, facts.heads, facts.top_k, dtype=torch.int64, device=session.device)
+        shape = (1, 1, facts.heads, facts.top_k)
         self._hidden_state = on_host(hidden_state)
         self._graph = BoundGraph(
             session,
             written={},
-            read={names.TOKEN_IDS: token_ids},
+            read={
+                names.TOKEN_IDS: torch.zeros(shape, dtype=torch.int64, device=session.device),
+                names.LOG_PROBS: torch.zeros(shape, dtype=torch.float32, device=session.device),
+            },
             inputs={names.HIDDEN_STATES: hidden_state},
             outputs={},
         )
@@ -44,12 +62,8 @@ class MedusaModel:
         """
         self._hidden_state[0, 0] = on_host(hidden_state)
 
-    def draft(self) -> NDArray[np.int64]:
-        """The likeliest tokens of every head, best first.
-
-        Returns:
-            [heads, top_k] ids of the target; the next call overwrites them.
-        """
+    def draft(self) -> MedusaDraft:
+        """What every head finds likeliest; the next call overwrites it."""
         self._graph.run()
-        token_ids: NDArray[np.int64] = self._graph.outputs[names.TOKEN_IDS][0, 0]
-        return token_ids
+        outputs = self._graph.outputs
+        return MedusaDraft(token_ids=outputs[names.TOKEN_IDS][0, 0], log_probs=outputs[names.LOG_PROBS][0, 0])

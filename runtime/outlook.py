@@ -1,51 +1,131 @@
 """What one sequence's drafts have been worth so far, and will be."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
+from spec_trt.errors import ConfigError
 from spec_trt.runtime.allowance import Allowance, Size
 from spec_trt.runtime.tree import Tree
 
-__all__ = ["Outlook"]
+__all__ = ["Outlook", "Worth"]
 
-_PRIOR_PASSES = 3
+_PRIOR_PASSES = 6
 """What is known beforehand counts as so many passes."""
 
-_MEMORY = 12
+_MEMORY = 32
 """Passes after which a pass counts little: texts change from one paragraph to the next."""
 
-_RETURN = 0.03
-"""How far what has not been tried comes back per pass to what is known beforehand."""
+_FORGOTTEN = 0.97
+"""What is left, after a pass, of what is known of places that it did not draft: they may have changed since."""
 
-_FEWEST_WAITS, _MOST_WAITS = 8, 64
-"""Passes until a larger tree than the best is tried: twice as many after every trial that did not pay."""
+_FEWEST_PASSES = 3
+"""What is left at the least; and what a guess counts as."""
+
+_CLAIMS = 6
+"""Accepted drafts that it takes to say how well a drafter knows its own chances."""
+
+_TRIALS = 0.01
+"""Share of the tokens that may be lost to trials of larger trees than the best."""
+
+_FIRST_TRIALS = 0.3
+"""Tokens that may be lost to them at the beginning."""
+
+_SURE = 0.999
+"""As likely as anything is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worth:
+    """What a method's drafts were worth in earlier passes.
+
+    Attributes:
+        accepted: By place in the drafter's own order, in what share of the passes such a node was accepted.
+        present: By place, in what share there was one.
+        calibration: Accepted nodes over those that the drafter expected to be; 1 where it expects nothing.
+
+    Raises:
+        ConfigError: These are no shares, or not of the same places.
+    """
+
+    accepted: Sequence[float]
+    present: Sequence[float]
+    calibration: float = 1.0
+
+    def __post_init__(self) -> None:
+        is_sound = len(self.accepted) == len(self.present) and self.calibration > 0
+        if not is_sound or not all(0 <= share <= 1 for share in (*self.accepted, *self.present)):
+            raise ConfigError(
+                f"what drafts were worth needs shares from 0 to 1 of the same places, and a calibration above 0: found "
+                f"{self}; measure again"
+            )
+
+    @classmethod
+    def guessed(cls, places: int) -> "Worth":
+        """One that is worth trying."""
+        return cls(accepted=[0.5 * 0.7**place for place in range(places)], present=[1.0] * places)
+
+    def resized(self, places: int) -> "Worth":
+        """What trees of another size would be worth, as far as can be said: more nodes are accepted ever less often."""
+        last = self.accepted[-1] if self.accepted else 0.0
+        further = [last * 0.8**place for place in range(1, places - len(self.accepted) + 1)]
+        return Worth(
+            accepted=[*self.accepted, *further][:places],
+            present=[*self.present, *(1.0 for _ in further)][:places],
+            calibration=self.calibration,
+        )
 
 
 class Outlook:
-    """How many nodes of each place in the drafter's own order there are, and how many of them are accepted.
+    """How many nodes of each place in the drafter's own order there are, and how many of them will be accepted.
+
+    Where the drafter says how likely its nodes are, what it says counts, times how often it has been right: a pass
+    tells more by that than by the few nodes that it accepts.
 
     Attributes:
         sizes: Those worth choosing among, smallest first.
 
     Args:
         sizes: See above.
-        prior: What earlier sequences have shown; None for a guess that is worth trying.
+        known: What is known beforehand, of as many places as the largest size has nodes.
+        beyond: What learns from this one's passes too, and that this one goes on from; None for none.
         memory: Passes after which a pass counts little.
     """
 
-    def __init__(self, sizes: Sequence[Size], prior: "Outlook | None" = None, *, memory: int = _MEMORY) -> None:
-        self.sizes, self._memory, self._prior = sizes, memory, prior
+    def __init__(
+        self,
+        sizes: Sequence[Size],
+        known: Worth | None = None,
+        *,
+        beyond: "Outlook | None" = None,
+        memory: int = _MEMORY,
+    ) -> None:
+        self.sizes, self._memory, self._beyond = sizes, memory, beyond
         self._sizes, places = [size.nodes for size in sizes], sizes[-1].nodes
-        self._accepted: list[float] = [0.6 * 0.8**place for place in range(places)]
-        self._present: list[float] = [1.0] * places
-        self._draft_ms: dict[int, float] = {}
-        self._passes: list[int] = [_PRIOR_PASSES] * places
-        if prior is not None:
-            self._accepted, self._present = list(prior._accepted), list(prior._present)
-            self._draft_ms = dict(prior._draft_ms)
-        self._best, self._waited, self._wait = -1, 0, _FEWEST_WAITS
+        passes = _PRIOR_PASSES if known or beyond else _FEWEST_PASSES
+        known = known or (beyond.worth if beyond else Worth.guessed(places))
+        self._claimed, self._kept = float(_CLAIMS), _CLAIMS * known.calibration
+        self._signs = [accepted / known.calibration for accepted in known.accepted]
+        self._present = list(known.present)
+        self._passes: list[float] = [passes] * places
+        self._drafting = {size.nodes: (float(size.levels), float(size.levels)) for size in sizes}
+        if beyond is not None:
+            self._drafting = dict(beyond._drafting)
+        self._has_chances: bool = beyond is not None and beyond._has_chances
+        self._credit = _FIRST_TRIALS
         self._sum()
+
+    @property
+    def worth(self) -> Worth:
+        """What has been learned."""
+        accepted = [min(self.calibration * sign, 1.0) for sign in self._signs]
+        return Worth(accepted=accepted, present=list(self._present), calibration=self.calibration)
+
+    @property
+    def calibration(self) -> float:
+        """How many nodes are accepted for one that the drafter expects to be."""
+        return self._kept / self._claimed
 
     def size(self, nodes: int) -> Size:
         """The largest size with no more nodes."""
@@ -55,62 +135,80 @@ class Outlook:
         """Drafted tokens that a pass accepts where its tree may have so many nodes."""
         return self._gains[min(nodes, len(self._gains) - 1)]
 
-    def mean_nodes(self, nodes: int) -> float:
-        """Nodes below the root that a tree then has."""
-        return self._nodes[min(nodes, len(self._nodes) - 1)]
+    def present(self, place: int) -> float:
+        """How likely a tree that may be so large is to have a node of some place; never certain."""
+        return min(self._present[place], _SURE) if place < len(self._present) else 0.0
 
-    def draft_ms(self, size: Size, expected: float) -> float:
-        """Milliseconds that drafting a tree of some size takes; as expected where none has been drafted."""
-        return self._draft_ms.get(size.nodes, expected)
+    def drafting(self, size: Size) -> tuple[float, float]:
+        """Runs of the draft model that a tree of some size takes behind the first, and nodes drafted behind in them."""
+        return self._drafting[size.nodes]
 
-    def learn(self, tree: Tree, path: Sequence[int], allowance: Allowance, draft_ms: float) -> None:
+    def learn(self, tree: Tree, path: Sequence[int], allowance: Allowance) -> None:
         """Take what a pass has shown.
 
         Args:
             tree: What was verified.
             path: Its accepted nodes, the root first.
             allowance: What it was allowed to have.
-            draft_ms: What drafting it took.
         """
-        allowed = min(allowance.nodes, len(self._accepted))
-        self._blend(
-            {tree.place(node) for node in range(1, len(tree))}, {tree.place(node) for node in path[1:]}, allowed
-        )
-        if self._prior is not None:
-            self._prior.learn(tree, path, allowance, draft_ms)
-            self._come_back(self._accepted, self._prior._accepted, allowed)
-            self._come_back(self._present, self._prior._present, allowed)
+        allowed = min(allowance.nodes, len(self._signs))
+        self._blend(allowed, _signs(tree, path))
         if allowed:
-            known = self._draft_ms.get(allowance.nodes, draft_ms)
-            self._draft_ms[allowance.nodes] = known + 0.2 * (min(draft_ms, 3 * known) - known)
+            self._learn_drafting(tree, self.size(allowed).nodes)
+        if tree.chances:
+            self._calibrate(sum(tree.chances.values()), len(path) - 1)
+        if self._beyond is not None:
+            self._beyond.learn(tree, path, allowance)
         self._sum()
 
-    def with_trials(self, best: Size) -> Size:
-        """The size of the next tree: the best by all that is known, and the next larger one from time to time.
+    def with_trials(self, best: Size, surplus: Callable[[Size], float]) -> Size:
+        """The size of the next tree: the best by all that is known, or a larger one as often as that loses little.
+
+        A drafter that knows its chances leaves out what is not worth it itself: it may try all it has.
 
         Args:
             best: The size that pays best.
+            surplus: Tokens that a size gains, less those that its time would give otherwise.
         """
-        if best.nodes != self._best:
-            self._best, self._waited, self._wait = best.nodes, 0, _FEWEST_WAITS
-        self._waited += 1
+        self._credit += _TRIALS * (1 + self.gain(best.nodes))
         larger = bisect_right(self._sizes, best.nodes)
-        if self._waited <= self._wait or larger == len(self.sizes):
+        if larger == len(self.sizes):
             return best
-        self._waited, self._wait = 0, min(2 * self._wait, _MOST_WAITS)
-        return self.sizes[larger]
+        tried = self.sizes[-1 if self._has_chances else larger]
+        loss = max(surplus(best) - surplus(tried), 0.0)
+        if loss > self._credit:
+            return best
+        self._credit -= loss
+        return tried
 
-    def _blend(self, present: set[int], accepted: set[int], allowed: int) -> None:
+    def _blend(self, allowed: int, signs: dict[int, float]) -> None:
         for place in range(allowed):
-            self._passes[place] += 1
-            rate = 1 / min(self._passes[place], self._memory)
-            self._present[place] += rate * ((place in present) - self._present[place])
-            self._accepted[place] += rate * ((place in accepted) - self._accepted[place])
+            self._passes[place] = min(self._passes[place] + 1, self._memory)
+            rate = 1 / self._passes[place]
+            self._present[place] += rate * ((place in signs) - self._present[place])
+            self._signs[place] += rate * (signs.get(place, 0.0) - self._signs[place])
+        for place in range(allowed, len(self._passes)):
+            self._passes[place] = max(_FORGOTTEN * self._passes[place], _FEWEST_PASSES)
 
-    def _come_back(self, means: list[float], prior: Sequence[float], allowed: int) -> None:
-        for place in range(allowed, len(means)):
-            means[place] += _RETURN * (prior[place] - means[place])
+    def _learn_drafting(self, tree: Tree, nodes: int) -> None:
+        levels, inner = self._drafting[nodes]
+        shape = tree.topology
+        self._drafting[nodes] = (
+            levels + (max(shape.depth - 1, 0) - levels) / _PRIOR_PASSES,
+            inner + (shape.inner - inner) / _PRIOR_PASSES,
+        )
+
+    def _calibrate(self, claimed: float, kept: int) -> None:
+        self._has_chances = True
+        left = 1 - 1 / (10 * self._memory)
+        self._claimed, self._kept = left * self._claimed + claimed, left * self._kept + kept
 
     def _sum(self) -> None:
-        self._gains = list(accumulate(self._accepted, initial=0.0))
-        self._nodes = list(accumulate(self._present, initial=0.0))
+        calibration = self.calibration
+        self._gains = list(accumulate((calibration * sign for sign in self._signs), initial=0.0))
+
+
+def _signs(tree: Tree, path: Sequence[int]) -> dict[int, float]:
+    """Of each place that a tree has a node of, how likely the drafter found it, or else whether it was accepted."""
+    taken = set(path)
+    return {tree.place(node): tree.chances.get(node, float(node in taken)) for node in range(1, len(tree))}

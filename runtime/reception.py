@@ -164,9 +164,11 @@ class Reception:
                 "budget auto sizes trees by measured times, with which the output of drawn drafts and of typical "
                 "acceptance would change: use budget fixed, or a number of nodes"
             )
-        if config.budget == "auto" and self.costs is None:
+        unknown = "passes" if self.costs is None else f"{config.method}'s drafts"
+        measured = [] if self.costs is None else ["autoregressive", *self.costs.draft]
+        if config.budget == "auto" and config.method not in measured:
             raise ConfigError(
-                f"budget auto needs to know what passes cost here: run `spec-trt profile {self._directory} --save`"
+                f"budget auto needs to know what {unknown} cost here: run `spec-trt profile {self._directory} --save`"
             )
         return config.budget
 

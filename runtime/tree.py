@@ -40,6 +40,16 @@ class Topology:
         self.parents, self.depths = _constant(parents), _constant(depths)
 
     @cached_property
+    def inner(self) -> int:
+        """Nodes below the root that have children."""
+        return sum(map(bool, self.children[1:]))
+
+    @cached_property
+    def depth(self) -> int:
+        """Of the deepest node."""
+        return int(self.depths.max())
+
+    @cached_property
     def mask(self) -> BoolArray:
         """[nodes, nodes] bool: row i is true at i and at its ancestors."""
         mask = np.eye(len(self.parents), dtype=np.bool_)
@@ -76,6 +86,7 @@ class Tree:
             [vocab]; the further ones from the same without the tokens of those before. Siblings are in draw order.
         places: Of a node, its place from 0 on in the order of what the drafter expects of its nodes; those that are
             missing are in their own order.
+        chances: Of a node, how likely the drafter finds it to be accepted, its parents too; empty where it has no idea.
 
     Raises:
         ConfigError: There are not as many tokens as nodes, or siblings are equal.
@@ -85,6 +96,7 @@ class Tree:
     topology: Topology
     draft_probs: Mapping[int, NDArray[np.float64]] = field(default_factory=dict)
     places: Mapping[int, int] = field(default_factory=dict)
+    chances: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.tokens.shape != self.topology.parents.shape:
@@ -138,11 +150,13 @@ class TreeBuilder:
         root_token: The root's.
         draft_probs: See `Tree`; filled in by who draws.
         places: See `Tree`; filled in by who knows.
+        chances: See `Tree`; filled in by who knows.
     """
 
     root_token: int
     draft_probs: dict[int, NDArray[np.float64]] = field(init=False, default_factory=dict)
     places: dict[int, int] = field(init=False, default_factory=dict)
+    chances: dict[int, float] = field(init=False, default_factory=dict)
     _tokens: list[int] = field(init=False)
     _parents: list[int] = field(init=False)
     _nodes: dict[tuple[int, int], int] = field(init=False)
@@ -176,4 +190,5 @@ class TreeBuilder:
             topology=topology_of(tuple(self._parents)),
             draft_probs=self.draft_probs,
             places=self.places,
+            chances=self.chances,
         )

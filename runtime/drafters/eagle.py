@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from spec_trt.runtime.accept import emitted_tokens
 from spec_trt.runtime.allowance import UNLIMITED, Allowance, Size
+from spec_trt.runtime.drafters.filled_tree import FilledTree
 from spec_trt.runtime.drafters.static_tree import StaticTreeOptions
-from spec_trt.runtime.tree import ROOT, Tree, TreeBuilder
+from spec_trt.runtime.tree import Tree, TreeBuilder
 
 if TYPE_CHECKING:
     from spec_trt.runtime.draft_model import DraftModel, DraftStep
@@ -101,9 +102,11 @@ class StaticGrower:
 
         The draft runs a level's inner nodes even where one ends the sequence: so its passes have few sizes.
         """
-        levels, nodes = self._tree.first(allowance.nodes).levels[:max_depth], [ROOT]
-        for number, level in enumerate(levels, start=1):
-            tokens = step.token_ids[level.rows, level.ranks].tolist()
-            nodes = level.add_to(builder, nodes, tokens, self._eos_ids)
-            if number < len(levels):
-                step = self._model.expand(step, level.rows[level.inner], [tokens[index] for index in level.inner])
+        tree = FilledTree(self._tree, max_depth, allowance, eos_ids=self._eos_ids)
+        for number, level in enumerate(tree.levels, start=1):
+            tokens = step.token_ids[level.rows, level.ranks]
+            tree.fill(level, tokens, step.log_probs[level.rows, level.ranks])
+            if number == len(tree.levels) or not tree.pays_to_go_on(level):
+                break
+            step = self._model.expand(step, level.rows[level.inner], tokens[level.inner])
+        tree.insert(builder)

@@ -2,21 +2,18 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from spec_trt.runtime.allowance import Allowance, Size, sizes_up_to
+from spec_trt.runtime.drafters.candidates import ROOT_INDEX, Candidates, rerank
 from spec_trt.runtime.drafters.options import check_integer, check_share
-from spec_trt.runtime.tree import ROOT, TreeBuilder
+from spec_trt.runtime.tree import TreeBuilder
 
 if TYPE_CHECKING:
     from spec_trt.runtime.draft_model import DraftModel, DraftStep
 
-__all__ = ["Candidates", "DynamicGrower", "Eagle2Options", "rerank"]
-
-
-_ACCEPTED = 0.5
-"""About how often the likeliest token behind an accepted one is accepted too."""
+__all__ = ["DynamicGrower", "Eagle2Options"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,33 +49,6 @@ class Eagle2Options:
         check_share("level_probability", self.level_probability)
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
-    """Drafted nodes, parents first: lists, which are quicker to go through than arrays of a few numbers.
-
-    Attributes:
-        tokens: [candidates].
-        parents: [candidates]: the parent's index, -1 for the root.
-        scores: [candidates]: summed log-probabilities from the root on.
-    """
-
-    tokens: list[int] = field(default_factory=list)
-    parents: list[int] = field(default_factory=list)
-    scores: list[float] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    def add_level(self, step: "DraftStep", parents: Sequence[int], top_k: int) -> None:
-        """Add what a step predicts behind some nodes; a log-probability that rounding has made positive counts as 0."""
-        log_probs = step.log_probs[:, :top_k].tolist()
-        for parent, tokens, added in zip(parents, step.token_ids[:, :top_k].tolist(), log_probs, strict=True):
-            score = self.scores[parent] if parent >= 0 else 0.0
-            self.tokens.extend(tokens)
-            self.parents.extend([parent] * len(tokens))
-            self.scores.extend(score + min(log_prob, 0.0) for log_prob in added)
-
-
 class DynamicGrower:
     """EAGLE-2 (Li et al. 2024, arXiv 2406.16858, section 4): expand likely nodes, then keep the likeliest of all.
 
@@ -104,7 +74,7 @@ class DynamicGrower:
     def grow(self, builder: TreeBuilder, step: "DraftStep", max_depth: int, allowance: Allowance) -> None:
         """Draft a tree of the likeliest nodes; see `Grower.grow`."""
         found, newest, limit = Candidates(), 0, self._limit(allowance)
-        found.add_level(step, [-1], self._top_k)
+        self._add_level(found, step, [ROOT_INDEX])
         for _ in range(min(self._options.depth, max_depth - 1)):
             beam = self._beam(found, newest, limit)
             if not self._may_grow(found, beam, limit):
@@ -112,16 +82,22 @@ class DynamicGrower:
             rows = [(index - newest) // self._top_k for index in beam]
             step = self._model.expand(step, rows, [found.tokens[index] for index in beam])
             newest = len(found)
-            found.add_level(step, beam, self._top_k)
-        self._insert(builder, found, limit)
+            self._add_level(found, step, beam)
+        kept = _kept(found, replace(limit, nodes=min(limit.nodes, allowance.affordable(found.scores))))
+        found.insert(builder, kept, _places(found.scores, kept))
+
+    def _add_level(self, found: Candidates, step: "DraftStep", parents: Sequence[int]) -> None:
+        log_probs = step.log_probs[:, : self._top_k].tolist()
+        for parent, tokens, added in zip(parents, step.token_ids[:, : self._top_k].tolist(), log_probs, strict=True):
+            for token, log_prob in zip(tokens, added, strict=True):
+                found.add(parent, token, log_prob)
 
     def _limit(self, allowance: Allowance) -> "_Limit":
         """What the tree may have, by the options, or by what nodes and levels cost."""
-        options, price, level = self._options, allowance.node_price, allowance.level_price
-        if price is None or level is None:
-            lowest, least = options.node_probability, options.level_probability
-        else:  # a level is accepted as often as what it is drafted behind, times how often a draft is, and has a node
-            lowest, least = price, (level + price) / _ACCEPTED
+        options = self._options
+        lowest, least = allowance.least_chance, allowance.level_chance
+        lowest = options.node_probability if lowest is None else lowest
+        least = options.level_probability if least is None else least
         return _Limit(
             nodes=min(options.total_tokens - 1, allowance.nodes),
             lowest=math.log(lowest) if lowest > 0 else -math.inf,
@@ -142,20 +118,13 @@ class DynamicGrower:
 
         It scores no higher than the beam, and ties go to the earlier.
         """
-        if sum(math.exp(found.scores[index]) for index in beam) < limit.level_probability:
+        if found.chance(beam) < limit.level_probability:
             return False
         kept = _kept(found, limit)
         has_room = len(kept) < limit.nodes
         return bool(beam) and (
             has_room or found.scores[beam[0]] > min((found.scores[index] for index in kept), default=0.0)
         )
-
-    def _insert(self, builder: TreeBuilder, found: Candidates, limit: "_Limit") -> None:
-        nodes, kept = {-1: ROOT}, _kept(found, limit)
-        for index in kept:
-            nodes[index] = builder.add(nodes[found.parents[index]], found.tokens[index])
-        for place, index in enumerate(sorted(kept, key=lambda index: -found.scores[index])):
-            builder.places[nodes[index]] = place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,14 +147,6 @@ def _kept(found: Candidates, limit: _Limit) -> list[int]:
     return [index for index in rerank(found.scores, limit.nodes) if found.scores[index] >= limit.lowest]
 
 
-def rerank(scores: Sequence[float], count: int) -> list[int]:
-    """The best-scored candidates, ties to the earlier, so that a parent outranks its children.
-
-    Args:
-        scores: [candidates], level by level, none above its parent's.
-        count: How many are wanted.
-
-    Returns:
-        [min(count, candidates)] of their indices, ascending.
-    """
-    return sorted(sorted(range(len(scores)), key=lambda index: -scores[index])[:count])
+def _places(scores: Sequence[float], kept: Sequence[int]) -> dict[int, int]:
+    """Of each of some candidates, how many of them are likelier."""
+    return {index: place for place, index in enumerate(sorted(kept, key=lambda index: -scores[index]))}

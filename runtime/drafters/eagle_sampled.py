@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spec_trt.runtime.allowance import Allowance, Size
-from spec_trt.runtime.drafters.static_tree import CLOSED, Level, StaticTreeOptions
+from spec_trt.runtime.drafters.filled_tree import CLOSED
+from spec_trt.runtime.drafters.static_tree import Level, StaticTreeOptions
 from spec_trt.runtime.processors import inverse_cdf
 from spec_trt.runtime.rejection import without
 from spec_trt.runtime.tree import ROOT, TreeBuilder

@@ -1,12 +1,13 @@
 """Lookahead decoding: a window of parallel Jacobi trajectories that feeds a pool of n-grams."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from random import Random
 from typing import TYPE_CHECKING
 
 from spec_trt.runtime.accept import emitted_tokens
-from spec_trt.runtime.allowance import UNLIMITED, Allowance, Size
+from spec_trt.runtime.allowance import UNLIMITED, Allowance, Size, sizes_up_to
 from spec_trt.runtime.drafters.options import check_flag, check_integer
 from spec_trt.runtime.tree import ROOT, Tree, TreeBuilder
 
@@ -43,7 +44,7 @@ class LookaheadOptions:
 
 
 class GramPool:
-    """The newest n-grams of each first token; a repeated one becomes the newest.
+    """The newest n-grams of each first token, and whether the text has them; a repeated one becomes the newest.
 
     Args:
         capacity: How many n-grams are kept per first token.
@@ -51,20 +52,19 @@ class GramPool:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._tails: dict[int, dict[tuple[int, ...], None]] = {}
+        self._tails: dict[int, dict[tuple[int, ...], bool]] = {}
 
-    def add(self, gram: Sequence[int]) -> None:
+    def add(self, gram: Sequence[int], *, of_text: bool) -> None:
         """Keep an n-gram, dropping the oldest one with its first token if there are too many."""
         tails = self._tails.setdefault(gram[0], {})
         tail = tuple(gram[1:])
-        tails.pop(tail, None)
-        tails[tail] = None
+        tails[tail] = tails.pop(tail, False) or of_text
         if len(tails) > self._capacity:
             del tails[next(iter(tails))]
 
-    def tails(self, token: int) -> list[tuple[int, ...]]:
-        """What the n-grams that begin with `token` continue with, the oldest first."""
-        return list(self._tails.get(token, ()))
+    def tails(self, token: int) -> list[tuple[tuple[int, ...], bool]]:
+        """What the n-grams that begin with `token` continue with, the oldest first, and whether the text has it."""
+        return list(self._tails.get(token, {}).items())
 
 
 class LookaheadDrafter:
@@ -104,9 +104,10 @@ class LookaheadDrafter:
         self._pool_text(prompt)
 
     def sizes(self) -> Sequence[Size]:
-        """All or nothing: the window moves only where all of it is in the tree."""
-        options = self._options
-        return (Size(nodes=0), Size(nodes=(options.ngram_size - 1) * (options.window + options.guesses)))
+        """The text's guesses alone, or all of the window and its guesses too: it moves only as a whole."""
+        return [
+            Size(nodes=nodes) for nodes in (*sizes_up_to(self._guess_nodes), 2 * self._guess_nodes + self._window_nodes)
+        ]
 
     def propose(self, max_depth: int, allowance: Allowance = UNLIMITED) -> Tree:
         """The window and, once it is full, the pool's guesses under the root.
@@ -115,10 +116,13 @@ class LookaheadDrafter:
         too large.
         """
         builder = TreeBuilder(self._levels[0][0])
-        has_room = max_depth >= self._window_depth and allowance.nodes >= self._window_nodes
+        has_room = max_depth >= self._window_depth and allowance.nodes >= max(self._window_nodes, self._guess_nodes + 1)
         self._last_level_nodes = self._add_window(builder) if has_room else []
+        of_window = count(self._guess_nodes)
         if self._is_full or not has_room:
-            self._add_guesses(builder, max_depth, allowance.nodes)
+            self._add_guesses(builder, max_depth, allowance.nodes, of_window)
+        for node in range(1, len(builder)):
+            builder.places.setdefault(node, next(of_window))
         return builder.build()
 
     def observe(self, tree: Tree, out: "PassOutput", path: Sequence[int], extra: int) -> None:
@@ -139,6 +143,11 @@ class LookaheadDrafter:
         return self._options.ngram_size - 3 + self._options.window * (self._options.ngram_size - 1)
 
     @property
+    def _guess_nodes(self) -> int:
+        """Nodes of the guesses at the most."""
+        return self._options.guesses * (self._options.ngram_size - 1)
+
+    @property
     def _is_full(self) -> bool:
         return len(self._levels) == self._options.ngram_size - 1
 
@@ -149,10 +158,16 @@ class LookaheadDrafter:
             nodes = [builder.add(parent, token) for parent, token in zip(nodes, level, strict=True)]
         return nodes
 
-    def _add_guesses(self, builder: TreeBuilder, max_depth: int, nodes: int) -> None:
-        """Insert the n-grams that begin with the root, as far as there may be so many nodes."""
-        for tail in self._pool.tails(builder.root_token):
-            builder.add_chain(ROOT, tail[: min(max_depth, nodes + 1 - len(builder))])
+    def _add_guesses(self, builder: TreeBuilder, max_depth: int, nodes: int, of_window: Iterator[int]) -> None:
+        """Insert the n-grams that begin with the root, as far as there may be so many nodes.
+
+        Their places come first, but for those that the window alone gives: without it they would not be there.
+        """
+        of_text = count()
+        for tail, has_text in self._pool.tails(builder.root_token):
+            for node in builder.add_chain(ROOT, tail[: min(max_depth, nodes + 1 - len(builder))]):
+                if node not in builder.places:
+                    builder.places[node] = next(of_text if has_text else of_window)
 
     def _shift(self, argmax: list[int]) -> None:
         """Append a level, the argmaxes of the last one, and drop a column or level 0 for it."""
@@ -161,7 +176,7 @@ class LookaheadDrafter:
             self._levels = [old[1:] for old in (*self._levels, level)]
             return
         for gram in zip(*self._levels, argmax, strict=True):
-            self._pool.add(gram)
+            self._pool.add(gram, of_text=False)
         self._levels = [*self._levels[1:], level]
 
     def _pool_text(self, tokens: Sequence[int]) -> None:
@@ -171,7 +186,7 @@ class LookaheadDrafter:
         size = self._options.ngram_size
         text = [*self._newest, *tokens]
         for index in range(len(text) - size + 1):
-            self._pool.add(text[index : index + size])
+            self._pool.add(text[index : index + size], of_text=True)
         self._newest = text[-(size - 1) :]
 
     def _draw(self) -> int:

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 from spec_trt import names
 from spec_trt.runtime.allowance import UNLIMITED, Allowance, Size
+from spec_trt.runtime.drafters.filled_tree import FilledTree
 from spec_trt.runtime.drafters.static_tree import StaticTreeOptions
-from spec_trt.runtime.tree import ROOT, Tree, TreeBuilder
+from spec_trt.runtime.tree import Tree, TreeBuilder
 
 if TYPE_CHECKING:
     from spec_trt.runtime.drafters.drafter import PassOutput
@@ -45,11 +46,13 @@ class MedusaDrafter:
 
     def propose(self, max_depth: int, allowance: Allowance = UNLIMITED) -> Tree:
         """The static tree, or its beginning, filled."""
-        builder, levels = TreeBuilder(self._root), self._tree.first(allowance.nodes).levels[:max_depth]
-        if self._can_draft and levels:
-            nodes = [ROOT]
-            for level, candidates in zip(levels, self._model.draft(), strict=False):
-                nodes = level.add_to(builder, nodes, candidates[level.ranks].tolist(), self._eos_ids)
+        builder = TreeBuilder(self._root)
+        tree = FilledTree(self._tree, max_depth, allowance, eos_ids=self._eos_ids)
+        if self._can_draft and tree.levels:
+            drafted = self._model.draft()
+            for level, token_ids, log_probs in zip(tree.levels, drafted.token_ids, drafted.log_probs, strict=False):
+                tree.fill(level, token_ids[level.ranks], log_probs[level.ranks])
+            tree.insert(builder)
         return builder.build()
 
     def observe(self, tree: Tree, out: "PassOutput", path: Sequence[int], extra: int) -> None:

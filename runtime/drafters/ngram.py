@@ -1,12 +1,14 @@
 """Prompt lookup: the text so far, searched for its own newest tokens, continues the draft."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from spec_trt.errors import ConfigError
 from spec_trt.runtime.accept import emitted_tokens
 from spec_trt.runtime.allowance import UNLIMITED, Allowance, Size, sizes_up_to
+from spec_trt.runtime.drafters.hit_rates import HitRates
 from spec_trt.runtime.drafters.options import check_integer
 from spec_trt.runtime.tree import ROOT, Tree, TreeBuilder
 
@@ -14,6 +16,12 @@ if TYPE_CHECKING:
     from spec_trt.runtime.drafters.drafter import PassOutput
 
 __all__ = ["NgramDrafter", "NgramIndex", "NgramOptions"]
+
+_BELIEVED: dict[Hashable, float] = {(length, True): share for length, share in enumerate((0.15, 0.3, 0.45, 0.6), 1)}
+"""By the length of a match, how often what followed it follows again, to begin with."""
+
+_BELIEVED_BEHIND = 0.7
+"""How often the next token then does too, and what followed longer matches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +130,8 @@ class NgramDrafter:
         """Begin a sequence; see `Drafter.start`."""
         self._index = NgramIndex(min_ngram=self._options.min_ngram, max_ngram=self._options.max_ngram)
         self._index.extend(prompt)
-        self._root = prompt[-1]
+        self._root, self._kinds = prompt[-1], list[Hashable]()
+        self._rates = HitRates(_BELIEVED, _BELIEVED_BEHIND)
 
     def sizes(self) -> Sequence[Size]:
         """Chains."""
@@ -131,19 +140,31 @@ class NgramDrafter:
     def propose(self, max_depth: int, allowance: Allowance = UNLIMITED) -> Tree:
         """The root and a chain; the root alone where nothing matches."""
         builder = TreeBuilder(self._root)
+        self._kinds = []
         if allowance.nodes:
-            builder.add_chain(ROOT, self._draft(min(max_depth, allowance.nodes)))
+            self._draft(builder, min(max_depth, allowance.nodes), allowance)
         return builder.build()
 
     def observe(self, tree: Tree, out: "PassOutput", path: Sequence[int], extra: int) -> None:
         """Append the pass's tokens to the text."""
         self._index.extend(emitted_tokens(tree, path, extra))
+        self._rates.learn(self._kinds, len(path) - 1)
         self._root = extra
 
-    def _draft(self, max_depth: int) -> list[int]:
+    def _draft(self, builder: TreeBuilder, max_depth: int, allowance: Allowance) -> None:
+        length, draft = self._found(max_depth)
+        kinds: list[Hashable] = [(length, number == 0) for number in range(len(draft))]
+        scores = self._rates.scores(kinds)
+        count = allowance.affordable(scores)
+        nodes = builder.add_chain(ROOT, draft[:count])
+        builder.chances |= {node: math.exp(score) for node, score in zip(nodes, scores, strict=False)}
+        self._kinds = kinds[:count]
+
+    def _found(self, max_depth: int) -> tuple[int, list[int]]:
+        """The longest match's length, and what followed it, as far as the sequence's end."""
         length, follower = self._index.match()
         full, longest = self._options.num_draft_tokens, self._options.max_ngram
         wanted = -(-full * length // longest)
         draft = self._index.read(follower, min(wanted, max_depth))
         eos = next((index for index, token in enumerate(draft) if token in self._eos_ids), len(draft))
-        return draft[: eos + 1]
+        return length, draft[: eos + 1]

@@ -1,7 +1,7 @@
 """Static trees: which of a head's candidates are drafted, the same at every step."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,11 +12,8 @@ from numpy.typing import NDArray
 from spec_trt.errors import ConfigError
 from spec_trt.runtime.allowance import Size, sizes_up_to
 from spec_trt.runtime.drafters.options import check_integer, check_text
-from spec_trt.runtime.tree import TreeBuilder
 
-__all__ = ["CLOSED", "Level", "StaticTree", "StaticTreeOptions", "read_tree"]
-
-CLOSED = -1
+__all__ = ["Level", "StaticTree", "StaticTreeOptions", "read_tree"]
 
 RankPath = tuple[int, ...]
 
@@ -72,29 +69,6 @@ class Level:
     ranks: NDArray[np.int64]
     inner: list[int]
     places: list[int]
-
-    def add_to(
-        self, builder: TreeBuilder, above: Sequence[int], tokens: Sequence[int], eos_ids: Collection[int]
-    ) -> list[int]:
-        """Insert the level's nodes into a tree, but for those whose parent is closed.
-
-        Args:
-            builder: The tree.
-            above: The nodes of the level above; `CLOSED` where there is none, or it ends the sequence.
-            tokens: Of this level's nodes.
-            eos_ids: Tokens after which nothing is drafted.
-
-        Returns:
-            The level's nodes, as the level below takes them.
-        """
-        nodes = []
-        for parent, token, place in zip(self.parents, tokens, self.places, strict=True):
-            node = above[parent]
-            if node != CLOSED:
-                node = builder.add(node, token)
-                builder.places[node] = place
-            nodes.append(CLOSED if token in eos_ids else node)
-        return nodes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,12 @@
-"""How much of what a method drafts is accepted: by depth, and by rank among siblings."""
+"""How much of what a method drafts is accepted: by depth, by rank among siblings, and by its own expectation."""
 
 from collections import Counter
 from collections.abc import Sequence
 
-from spec_trt.profile.recording import DraftedPass, RankPath
+from spec_trt.profile.recording import DraftedPass, RankPath, Recording
+from spec_trt.runtime.outlook import Worth
 
-__all__ = ["accepted_counts", "by_depth", "by_rank", "offered_counts"]
+__all__ = ["accepted_counts", "by_depth", "by_rank", "offered_counts", "worth"]
 
 _RANKS = 8  # further ones are of no interest
 
@@ -33,6 +34,21 @@ def by_rank(passes: Sequence[DraftedPass]) -> list[list[float]]:
         last = max(rank for level, rank in +accepted if level == depth)
         table.append([accepted[depth, rank] / max(offered[depth, rank], 1) for rank in range(last + 1)])
     return table
+
+
+def worth(recordings: Sequence[Recording]) -> Worth:
+    """What a method's drafts were worth, place by place, in its recordings: at least one pass."""
+    decisions = [decision for recording in recordings for decision in recording.decisions]
+    present = Counter(tree.place(node) for tree, _ in decisions for node in range(1, len(tree)))
+    accepted = Counter(tree.place(node) for tree, path in decisions for node in path[1:])
+    claimed = sum(sum(tree.chances.values()) for tree, _ in decisions)
+    kept = sum(len(path) - 1 for tree, path in decisions if tree.chances)
+    places = range(recordings[0].places)
+    return Worth(
+        accepted=[accepted[place] / len(decisions) for place in places],
+        present=[present[place] / len(decisions) for place in places],
+        calibration=kept / claimed if kept else 1.0,
+    )
 
 
 def offered_counts(passes: Sequence[DraftedPass]) -> Counter[RankPath]:

@@ -104,8 +104,19 @@ class Recording:
     def __init__(self, method: str, sequence: LiveSequence) -> None:
         self.method, self._prompt = method, len(sequence.prompt)
         self.stats = RecordedStats(prompt_tokens=self._prompt)
+        self._sequence = sequence
         self._acceptance = RecordedAcceptance(sequence.acceptance)
         sequence.stats, sequence.acceptance = self.stats, self._acceptance
+
+    @property
+    def places(self) -> int:
+        """Of its drafter's largest tree, the nodes below the root."""
+        return self._sequence.sizes()[-1].nodes
+
+    @property
+    def decisions(self) -> Sequence[tuple[Tree, Sequence[int]]]:
+        """Of every pass, the tree and its accepted nodes, the root first."""
+        return self._acceptance.decisions
 
     @cached_property
     def passes(self) -> list[DraftedPass]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from spec_trt.bench_report import BASELINE
 from spec_trt.manifest import Manifest, load_manifest
+from spec_trt.profile.acceptance import worth
 from spec_trt.profile.break_even import Standing, break_even_table, standing
 from spec_trt.profile.config import ProfileConfig
 from spec_trt.profile.cost_curve import CurveTimer, Track, measure_prefill, measure_verify
@@ -92,9 +93,8 @@ def _measure(
     seconds = math.inf if config.prompts else _BUILT_IN_SECONDS
     recordings = record_methods(engine, prompts, runs_of, track, between=meanwhile.round, seconds=seconds)
     runs = list(backend.runs)
-    latencies = [
-        latency(name, run.options, [one for one in recordings if one.method == name]) for name, run in runs_of.items()
-    ]
+    by_method = {name: [one for one in recordings if one.method == name] for name in runs_of}
+    latencies = [latency(name, run.options, by_method[name]) for name, run in runs_of.items()]
     device = backend.device
     overhead = _overhead(engine, backend, prompts[0], track)
     past = round(_mean([one.past for recording in recordings for one in recording.passes]))
@@ -104,6 +104,7 @@ def _measure(
         precision=engine.precision,
         verify=measure_verify(engine, config.curve, track, meanwhile.timer),
         draft=draft_costs({one.method: one.phase_ms["draft"].mean for one in latencies}, measure_heads(engine, past)),
+        worth={name: worth(found) for name, found in by_method.items() if not runs_of[name].options},
         overhead_ms=max(overhead[0].besides_ms, 0.0),
     )
     standings = _standings(recordings, latencies, costs)

@@ -146,6 +146,7 @@ def test_costs_are_kept_where_asked_for(run, text_engine, tmp_path):
     costs = Costs.load(engine)
     assert costs is not None
     assert (costs.threads, costs.precision, set(costs.draft)) == (1, "fp32", {"autoregressive", "ngram"})
+    assert len(costs.worth["ngram"].accepted) == 8
     assert (engine / COSTS_FILE).is_file()
 
 

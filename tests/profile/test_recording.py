@@ -3,6 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from spec_trt.profile.acceptance import worth
 from spec_trt.profile.generations import latency, record_batch, record_methods
 from spec_trt.profile.overhead import measure_overhead
 from spec_trt.profile.recording import Span
@@ -65,6 +66,19 @@ def test_a_recording_is_what_the_stats_say(recordings):
         for phase in ("draft", "verify", "accept", "commit", "emit"):
             spans = [span for group in recording.spans for span in group if span.phase == phase]
             assert sum(span.seconds for span in spans) == pytest.approx(stats.seconds[phase])
+
+
+def test_what_drafts_were_worth_is_counted_place_by_place(recordings):
+    for method in METHODS:
+        own = [recording for recording in recordings if recording.method == method]
+        found, passes = worth(own), [one for recording in own for one in recording.passes]
+        assert len(found.accepted) == own[0].places
+        assert sum(found.accepted) == pytest.approx(sum(len(one.accepted) for one in passes) / len(passes))
+        assert sum(found.present) == pytest.approx(sum(len(one.drafts) for one in passes) / len(passes))
+    exact = worth([recording for recording in recordings if recording.method == "eagle2"])
+    assert exact.accepted[0] > 0.8  # the fake head knows the target's next token
+    assert exact.calibration > 1  # and is modest about it
+    assert worth([recording for recording in recordings if recording.method == "autoregressive"]).calibration == 1
 
 
 def test_a_pass_goes_from_drafting_to_what_is_learned_of_it(recordings):

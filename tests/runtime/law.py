@@ -27,6 +27,7 @@ from spec_trt.runtime.drafters import make_drafter
 from spec_trt.runtime.drafters.drafter import Drafter, PassOutput
 from spec_trt.runtime.drafters.heads import HeadName, Heads
 from spec_trt.runtime.live_sequence import LiveSequence
+from spec_trt.runtime.medusa_model import MedusaDraft
 from spec_trt.runtime.sampler import Sampler
 from spec_trt.runtime.sampling import Sampling
 from spec_trt.runtime.target import Verified
@@ -89,7 +90,8 @@ class TableMedusa:
         self.hidden_state = hidden_state
 
     def draft(self):
-        return MEDUSA_CANDIDATES[self.hidden_state]
+        token_ids = MEDUSA_CANDIDATES[self.hidden_state]
+        return MedusaDraft(token_ids=token_ids, log_probs=np.full(token_ids.shape, -0.1, dtype=np.float32))
 
 
 class TableDraft:

@@ -1,7 +1,7 @@
 """Trees sized by what they cost and gain: in a world whose costs and acceptance are known exactly."""
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -15,7 +15,7 @@ from spec_trt.runtime.allowance import UNLIMITED, Size, sizes_up_to
 from spec_trt.runtime.budget import Budget
 from spec_trt.runtime.costs import Costs, DraftCost, VerifyCost
 from spec_trt.runtime.drafters import METHODS
-from spec_trt.runtime.outlook import Outlook
+from spec_trt.runtime.outlook import Outlook, Worth
 from spec_trt.runtime.tree import ROOT, TreeBuilder
 from tests.runtime.fake_engine import fake_engine
 from tests.runtime.fakes import FakeTarget
@@ -35,24 +35,31 @@ def costs(per_node: float = 0.5, *, draft_ms: float = 0.0, batches=(1, 8)) -> Co
     return Costs(machine="a test", threads=1, precision="fp32", verify=verify, draft=drafts)
 
 
-def chain(nodes: int):
+def chain(nodes: int, claimed: float | None = None):
     builder = TreeBuilder(0)
-    builder.add_chain(ROOT, [1] * nodes)
+    chain = builder.add_chain(ROOT, [1] * nodes)
+    if claimed is not None:
+        builder.chances |= {node: claimed**depth for depth, node in enumerate(chain, 1)}
     return builder.build()
 
 
 @dataclass
 class Simulated:
-    """A sequence that drafts chains, each further node of which is accepted with some probability."""
+    """A sequence that drafts chains, each further node of which is accepted with some probability.
+
+    Where it claims one, it leaves out what does not pay by its claims, as drafters with a head do.
+    """
 
     chance: float
     most: int = 8
     draft_ms: float = 0.0
     method: str = "ngram"
     budget: int | Literal["auto", "fixed"] = "auto"
+    claimed: float | None = None
     outlook: Outlook | None = None
     dice: random.Random = field(default_factory=lambda: random.Random(5))
     drafted: list[int] = field(default_factory=list)
+    has_drafted: bool = False
     emitted: int = 0
 
     def sizes(self):
@@ -60,12 +67,16 @@ class Simulated:
 
     def take(self, allowance) -> int:
         """Draft and verify; the nodes of the tree."""
-        tree = chain(min(allowance.nodes, self.most))
+        nodes = min(allowance.nodes, self.most)
+        if self.claimed is not None:
+            nodes = min(nodes, allowance.affordable([np.log(self.claimed) * depth for depth in range(1, nodes + 1)]))
+        tree = chain(nodes, self.claimed)
         accepted = 0
         while accepted < len(tree) - 1 and self.dice.random() < self.chance:
             accepted += 1
         if self.outlook is not None:
-            self.outlook.learn(tree, range(accepted + 1), allowance, self.draft_ms if len(tree) > 1 else 0.0)
+            self.outlook.learn(tree, range(accepted + 1), allowance)
+        self.has_drafted = allowance.nodes > 0
         self.drafted.append(len(tree) - 1)
         self.emitted += accepted + 1
         return len(tree)
@@ -79,7 +90,7 @@ def run(budget: Budget, sequences: list[Simulated], passes: int, world: Costs) -
     for _ in range(passes):
         allowances = budget.allow(sequences, [64] * len(sequences))
         nodes = max(sequence.take(allowance) for sequence, allowance in zip(sequences, allowances, strict=True))
-        drafting = sum(sequence.draft_ms for sequence in sequences if sequence.drafted[-1])
+        drafting = sum(sequence.draft_ms for sequence in sequences if sequence.has_drafted)
         spent += world.verify_ms(nodes, past=64, batch=len(sequences)) + drafting
         plain += world.verify_ms(1, past=64, batch=len(sequences))
     emitted = sum(sequence.emitted for sequence in sequences) / len(sequences)
@@ -154,10 +165,49 @@ def test_a_node_has_its_price_and_a_level_too():
     world.draft["eagle2"] = DraftCost(pass_ms=3.0, fixed_ms=1.0, level_ms=2.0, node_ms=0.0)  # type: ignore[index]
     sequence = Simulated(0.5, method="eagle2")
     [allowance] = Budget(world).allow([sequence], [64])
-    assert allowance.level_price is not None
     rate = allowance.level_price / 2.0
-    assert allowance.node_price == pytest.approx(0.5 * rate)
+    assert allowance.prices == pytest.approx([0.5 * rate * count for count in range(allowance.nodes + 1)])
     assert 0.1 < rate < 0.4  # tokens per millisecond: between plain decoding's and all that could be accepted
+
+
+@pytest.mark.parametrize(("chance", "lowest", "highest"), [(0.8, 0.8, 1.2), (0.2, 0.05, 0.35)])
+def test_how_well_a_drafter_knows_its_chances_is_learned(chance, lowest, highest):
+    world = costs(0.5)
+    sequence = Simulated(chance, claimed=0.8, method="eagle")
+    run(Budget(world), [sequence], 300, world)
+    assert sequence.outlook is not None
+    assert lowest < sequence.outlook.calibration < highest
+
+
+@pytest.mark.parametrize("claimed", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("chance", [0.0, 0.1, 0.5, 0.9])
+def test_wrong_claims_do_not_make_it_slower_than_plain(chance, claimed):
+    world = costs(1.0, draft_ms=1.5)
+    ratios = []
+    for seed in range(2):
+        sequence = Simulated(chance, claimed=claimed, draft_ms=1.5, method="eagle", dice=random.Random(seed))
+        ratios.append(run(Budget(world), [sequence], 300, world))
+    assert np.mean(ratios) >= 0.96
+
+
+def test_what_was_worth_it_where_costs_were_measured_is_where_it_begins():
+    bad = Worth(accepted=[0.05] * 8, present=[1.0] * 8)
+    good = Worth(accepted=[0.9] * 8, present=[1.0] * 8)
+    for worth, expected in ((bad, 0), (good, 8)):
+        world = replace(costs(1.0, draft_ms=0.5), worth={"ngram": worth})
+        sequence = Simulated(0.5)
+        [allowance] = Budget(world).allow([sequence], [64])
+        assert abs(allowance.nodes - expected) <= 1
+
+
+def test_larger_trees_than_the_measured_ones_are_expected_to_gain_ever_less():
+    worth = Worth(accepted=[0.5, 0.4], present=[1.0, 0.5], calibration=0.9)
+    assert worth.resized(2) == worth
+    assert worth.resized(1) == Worth(accepted=[0.5], present=[1.0], calibration=0.9)
+    larger = worth.resized(4)
+    assert larger.accepted == pytest.approx([0.5, 0.4, 0.32, 0.256])
+    assert larger.present == [1.0, 0.5, 1.0, 1.0]
+    assert Worth(accepted=[], present=[]).resized(1).accepted == [0.0]
 
 
 def test_those_who_have_a_size_of_their_own_keep_it():
@@ -192,9 +242,15 @@ def test_no_budget_changes_an_output(tmp_path_factory, method, prompt, per_node,
 
 
 def test_auto_needs_costs_and_a_number_must_be_one(tmp_path):
-    words = "budget auto needs to know what passes cost here: run `spec-trt profile"
-    with fake_engine(tmp_path, MODEL) as engine, pytest.raises(ConfigError, match=words):
+    words = "budget auto needs to know what {} cost here: run `spec-trt profile"
+    with fake_engine(tmp_path, MODEL) as engine, pytest.raises(ConfigError, match=words.format("passes")):
         engine.generate([1, 2], GenerationConfig(budget="auto"))
+    with fake_engine(tmp_path, MODEL) as engine:
+        engine._reception.costs = replace(costs(), draft={"ngram": DraftCost(pass_ms=0.1)})
+        with pytest.raises(ConfigError, match=words.format("eagle's drafts")):
+            engine.generate([1, 2], GenerationConfig(method="eagle", budget="auto"))
+        for method in ("autoregressive", "ngram"):
+            engine.generate([1, 2], GenerationConfig(method=method, budget="auto"))
     for bad in (0, -1, 2.5, "some"):
         with pytest.raises(ConfigError, match="budget must be auto, fixed or a number of nodes from 1 on: found"):
             GenerationConfig(budget=bad)  # type: ignore[arg-type]

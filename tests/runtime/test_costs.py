@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from spec_trt.errors import ConfigError, ManifestError, SpecTrtError
 from spec_trt.runtime.costs import COSTS_FILE, Costs, DraftCost, VerifyCost
+from spec_trt.runtime.outlook import Worth
 
 GRID = {
     (1, 64): {1: 10, 4: 13, 16: 25},
@@ -75,6 +76,7 @@ def test_a_file_gives_back_what_was_written(tmp_path):
     assert Costs.load(tmp_path) is None
     costs = make_costs(
         draft={"ngram": DraftCost(pass_ms=0.1), "eagle": DraftCost(pass_ms=3, fixed_ms=1, level_ms=1, node_ms=0.1)},
+        worth={"eagle": Worth(accepted=[0.5, 0.2], present=[1.0, 0.9], calibration=1.1)},
         overhead_ms=0.3,
     )
     costs.save(tmp_path)
@@ -86,7 +88,7 @@ def test_a_file_gives_back_what_was_written(tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        {"version": 2},
+        {"version": 1},
         {"verify": []},
         {"verify": [{"batch": 1, "nodes": 1, "past": 64, "ms": "quick"}]},
         {"verify": [{"batch": 1, "nodes": 1, "past": 64, "ms": 0}]},
@@ -94,6 +96,11 @@ def test_a_file_gives_back_what_was_written(tmp_path):
         {"verify": [{"batch": 1, "nodes": 1, "ms": 2}]},
         {"draft": {"eagle": {"pass_ms": None, "level_ms": True}}},
         {"draft": 3},
+        {"worth": {"eagle": {"accepted": [0.5], "present": [], "calibration": 1.0}}},
+        {"worth": {"eagle": {"accepted": [1.5], "present": [1.0], "calibration": 1.0}}},
+        {"worth": {"eagle": {"accepted": ["often"], "present": [1.0], "calibration": 1.0}}},
+        {"worth": {"eagle": {"accepted": [0.5], "present": [1.0], "calibration": 0}}},
+        {"worth": {"eagle": {"accepted": 0.5, "present": 1.0, "calibration": 1.0}}},
         {"unknown": 3},
     ],
 )

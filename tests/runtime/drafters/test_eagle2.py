@@ -8,13 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spec_trt.errors import ConfigError
-from spec_trt.runtime.allowance import UNLIMITED
+from spec_trt.runtime.allowance import UNLIMITED, Allowance
 from spec_trt.runtime.draft_model import DraftStep
-from spec_trt.runtime.drafters.eagle2 import DynamicGrower, Eagle2Options, rerank
+from spec_trt.runtime.drafters.eagle2 import DynamicGrower, Eagle2Options
 from spec_trt.runtime.tree import TreeBuilder
 
 VOCAB = 12
-log_probs = st.sampled_from([0.0, -0.0, -1e-7, -0.5, -0.5, -1.0, -3.0, -30.0, -np.inf])
 
 
 class TableDraft:
@@ -104,31 +103,6 @@ def test_the_tree_is_the_definitions(seed, given_k, depth, top_k, total_tokens, 
     assert not any(token in eos_ids for path in found for token in path[:-1])
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 10**6), log_probs), min_size=1, max_size=40),
-    st.integers(0, 50),
-)
-def test_reranking_keeps_the_parent_of_whatever_it_keeps(drawn, count):
-    scores: list[Any] = []
-    parents: list[int] = []
-    for index, (parent, log_prob) in enumerate(drawn):
-        parents.append(parent % (index + 1) - 1)
-        above = 0.0 if parents[-1] < 0 else scores[parents[-1]]
-        scores.append(above + log_prob)
-    kept = rerank(scores, count)
-    assert len(kept) == min(count, len(drawn))
-    assert kept == sorted(set(kept))
-    assert all(parents[index] in kept for index in kept if parents[index] >= 0)
-    assert all(
-        scores[index] <= min([scores[other] for other in kept], default=0)
-        for index in set(range(len(drawn))) - set(kept)
-    )
-
-
-def test_ties_go_to_the_earlier_level_and_the_lower_index():
-    assert rerank([-1, -1, -1, -0.5, -1], 3) == [0, 1, 3]
-
-
 def test_a_level_that_can_no_longer_matter_is_not_drafted():
     certain = TableDraft(1, 4, levels_of=(-0.1,))
     grow(certain, depth=4, top_k=4, total_tokens=5)
@@ -152,6 +126,25 @@ def test_an_unsure_draft_is_asked_for_less():
     assert grow(unsure, depth=4, total_tokens=12, level_probability=0.6) == grow(unsure, depth=0, total_tokens=12)
     assert grow(unsure, depth=4, total_tokens=12, node_probability=0.2) == set()
     assert len(grow(unsure, depth=4, total_tokens=12, node_probability=0.1, level_probability=0.2)) == 3
+
+
+def test_prices_take_the_place_of_the_probabilities():
+    unsure = TableDraft(1, 4, levels_of=(-2.0,))  # nodes of probability 0.135, then 0.018
+
+    def priced(price, level_price=0.0, nodes=11):
+        allowance = Allowance(
+            nodes=nodes, prices=[price * count for count in range(nodes + 1)], level_price=level_price
+        )
+        return grow(unsure, depth=4, top_k=3, total_tokens=12, allowance=allowance, node_probability=0.9)
+
+    assert priced(0.2) == set()
+    assert len(priced(0.1)) == 3
+    assert len(priced(0.0)) == 11
+    assert len(priced(0.01, level_price=1.0)) == 3  # a level behind them is too dear
+    assert len(priced(0.1, nodes=2)) == 2
+    dear_first = Allowance(nodes=11, prices=[0.0, *(0.3 + 0.01 * count for count in range(11))])
+    assert len(grow(unsure, depth=0, top_k=3, total_tokens=12, allowance=dear_first)) == 3  # together they pay
+    assert len(grow(unsure, depth=0, top_k=2, total_tokens=12, allowance=dear_first)) == 0
 
 
 @pytest.mark.parametrize("name", ["node_probability", "level_probability"])

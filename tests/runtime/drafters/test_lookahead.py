@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spec_trt.runtime.allowance import Allowance
 from spec_trt.runtime.drafters.drafter import PassOutput
 from spec_trt.runtime.drafters.lookahead import GramPool, LookaheadDrafter, LookaheadOptions
 from tests.runtime.fakes import FakeTarget, speculate
@@ -186,11 +187,33 @@ def test_the_window_holds_no_eos_tokens():
 
 def test_the_pool_keeps_the_newest_and_a_repeat_becomes_the_newest():
     pool = GramPool(2)
-    pool.add([1, 2, 3])
-    pool.add([1, 4, 5])
-    pool.add([1, 2, 3])
-    pool.add([1, 6, 7])
-    pool.add([8, 9, 9])
-    assert pool.tails(1) == [(2, 3), (6, 7)]
-    assert pool.tails(8) == [(9, 9)]
+    pool.add([1, 2, 3], of_text=False)
+    pool.add([1, 4, 5], of_text=True)
+    pool.add([1, 2, 3], of_text=True)
+    pool.add([1, 6, 7], of_text=False)
+    pool.add([8, 9, 9], of_text=True)
+    pool.add([8, 9, 9], of_text=False)
+    assert pool.tails(1) == [((2, 3), True), ((6, 7), False)]
+    assert pool.tails(8) == [((9, 9), True)]  # the text has it, whoever found it last
     assert pool.tails(2) == []
+
+
+def test_what_the_text_gives_has_the_first_places():
+    options = LookaheadOptions(window=2, ngram_size=3, guesses=2)
+    drafter = LookaheadDrafter(options, vocab=1000, eos_ids=frozenset())
+    guesses, whole = drafter.sizes()[-2:]
+    assert (guesses.nodes, whole.nodes) == (4, 12)
+    drafter.start([7, 1, 2, 7, 1, 3, 7], None)
+    alone = drafter.propose(9, Allowance(nodes=guesses.nodes))
+    assert alone.tokens.tolist() == [7, 1, 2, 3]
+    assert [alone.place(node) for node in (1, 2, 3)] == [0, 1, 2]
+    for root in (7, 7, 7):  # the window fills
+        tree = drafter.propose(9)
+        drafter.observe(tree, PassOutput(argmax=100 + np.arange(len(tree))), [0], root)
+    tree = drafter.propose(9)
+    places = {tuple(tree.tokens[tree.path(node)][1:].tolist()): tree.place(node) for node in range(1, len(tree))}
+    of_text = {path for path, place in places.items() if place < guesses.nodes}
+    assert of_text <= {(1,), (1, 2), (1, 3), (7,), (7, 7)}
+    assert len(places) > len(of_text)
+    assert sorted(places.values()) == sorted(set(places.values()))
+    assert max(places.values()) < whole.nodes

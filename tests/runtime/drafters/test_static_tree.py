@@ -4,7 +4,6 @@ from hypothesis import strategies as st
 
 from spec_trt.errors import ConfigError
 from spec_trt.runtime.drafters.static_tree import StaticTree, StaticTreeOptions
-from spec_trt.runtime.tree import ROOT, TreeBuilder
 
 TREE = [[0], [0, 0], [1], [0, 1], [0, 0, 2], [1, 0]]
 
@@ -33,23 +32,6 @@ def test_levels_hold_every_path_once_with_its_parent(paths):
         assert [inner_above[row] for row in level.rows.tolist()] == level.parents
         above = nodes
     assert sorted(found) == sorted(map(tuple, paths))
-
-
-def test_levels_are_added_but_for_what_stands_behind_the_end():
-    builder, nodes = TreeBuilder(7), [ROOT]
-    first, second, third = StaticTree(paths=TREE, source="test").levels
-    nodes = first.add_to(builder, nodes, [4, 5], {5})
-    nodes = second.add_to(builder, nodes, [4, 6, 4], {5})
-    third.add_to(builder, nodes, [9], {5})
-    tree = builder.build()
-    assert [tree.tokens[tree.path(node)].tolist() for node in range(len(tree))] == [
-        [7],
-        [7, 4],
-        [7, 5],
-        [7, 4, 4],
-        [7, 4, 6],
-        [7, 4, 4, 9],
-    ]
 
 
 def test_the_tree_is_the_heads_own_or_a_files_cut_as_asked(tmp_path):
