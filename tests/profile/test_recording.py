@@ -77,7 +77,7 @@ def test_what_drafts_were_worth_is_counted_place_by_place(recordings):
         assert sum(found.present) == pytest.approx(sum(len(one.drafts) for one in passes) / len(passes))
     exact = worth([recording for recording in recordings if recording.method == "eagle2"])
     assert exact.accepted[0] > 0.8  # the fake head knows the target's next token
-    assert exact.calibration > 1  # and is modest about it
+    assert exact.calibration == pytest.approx(1, abs=0.1)
     assert worth([recording for recording in recordings if recording.method == "autoregressive"]).calibration == 1
 
 
