@@ -10,7 +10,10 @@ from spec_trt.profile.acceptance import accepted_counts, offered_counts
 from spec_trt.profile.recording import DraftedPass, RankPath
 from spec_trt.runtime.costs import Costs, DraftCost
 
-__all__ = ["BreakEven", "Budget", "Standing", "break_even_table", "standing"]
+__all__ = ["PREDICTION_MARGIN", "BreakEven", "Budget", "Standing", "break_even_table", "standing"]
+
+PREDICTION_MARGIN = 0.1
+"""By what share a predicted speed-up may be off on a machine that does nothing else."""
 
 _LEARN_FROM_REJECTED = frozenset({"jacobi", "lookahead"})
 """Methods whose drafts come of nodes that were not accepted: without these nodes they would draft something else."""

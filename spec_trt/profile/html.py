@@ -20,7 +20,7 @@ from spec_trt.profile.kernels import KernelProfile
 from spec_trt.profile.recording import Recording
 from spec_trt.profile.report import Profile
 from spec_trt.profile.svg import tag
-from spec_trt.profile.text import counted
+from spec_trt.profile.text import counted, margin_line
 from spec_trt.profile.timeline import lanes_chart, race_chart, window_s
 
 __all__ = ["profile_html"]
@@ -115,7 +115,7 @@ def _cards(profile: Profile, recordings: Sequence[Recording]) -> Iterable[str]:
         rank_tables(profile),
     )
     yield _card("What a pass costs", "Medians of verify passes, by committed rows.", cost_chart(profile), wide=True)
-    yield _card("Methods", "", method_table(profile), wide=True)
+    yield _card("Methods", f"{margin_line(profile.standings).capitalize()}.", method_table(profile), wide=True)
     yield _card(
         "Break-even",
         f"Tokens per pass that a tree must reach to pay, past {profile.past}; with each method's drafting.",

@@ -3,19 +3,20 @@
 from collections.abc import Sequence
 
 from spec_trt.bench_report import BASELINE
+from spec_trt.profile.break_even import PREDICTION_MARGIN, Standing
 from spec_trt.profile.generations import PHASES
 from spec_trt.profile.kernels import KernelProfile
 from spec_trt.profile.percentiles import Percentiles
 from spec_trt.profile.report import Best, Profile
 from spec_trt.table import format_table
 
-__all__ = ["best_line", "break_even_rows", "counted", "profile_text"]
+__all__ = ["best_line", "break_even_rows", "counted", "margin_line", "profile_text"]
 
 
 def profile_text(profile: Profile) -> str:
     """All of a profile's tables, and what follows from them in a line."""
     parts = [_head(profile), _curve(profile), _latency(profile), _phases(profile), _depths(profile)]
-    parts += [_break_even(profile), _standings(profile), best_line(profile.best)]
+    parts += [_break_even(profile), _standings(profile), margin_line(profile.standings), best_line(profile.best)]
     return "\n\n".join([*parts, *map(_kernels, profile.kernels)])
 
 
@@ -30,6 +31,17 @@ def best_line(best: Best) -> str:
         return "best here: plain decoding, no method's drafts pay for themselves"
     setting = "as it is" if best.as_it_is else f"with trees of {best.nodes} drafted nodes"
     return f"best here: {best.method} {setting}, {best.accept_length:.2f} tokens per pass, {best.speedup:.2f} x plain"
+
+
+def margin_line(standings: Sequence[Standing]) -> str:
+    """How far predictions can be trusted, in a sentence."""
+    off = [one.method for one in standings if abs(one.error or 0.0) > PREDICTION_MARGIN]
+    if not off:
+        return f"predicted and measured speed-ups agree within {PREDICTION_MARGIN:.0%}"
+    return (
+        f"predicted and measured speed-ups differ by more than {PREDICTION_MARGIN:.0%} for {', '.join(off)}: the machine "
+        "had other work meanwhile, measure again when it has none"
+    )
 
 
 def _head(profile: Profile) -> str:
