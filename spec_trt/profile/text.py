@@ -39,8 +39,8 @@ def margin_line(standings: Sequence[Standing]) -> str:
     if not off:
         return f"predicted and measured speed-ups agree within {PREDICTION_MARGIN:.0%}"
     return (
-        f"predicted and measured speed-ups differ by more than {PREDICTION_MARGIN:.0%} for {', '.join(off)}: the machine "
-        "had other work meanwhile, measure again when it has none"
+        f"predicted and measured speed-ups differ by more than {PREDICTION_MARGIN:.0%} for {', '.join(off)}: "
+        "the machine had other work meanwhile, measure again when it has none"
     )
 
 
