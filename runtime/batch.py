@@ -25,7 +25,7 @@ class Batch:
         places: Sequences at once, at the most.
         reuse_prefixes: Whether a prompt takes over the rows of an earlier one that began alike.
         fits: Whether there is memory for a number of sequences with a number of rows each.
-        costs: What passes cost here; None where no sequence's budget is `auto`.
+        costs: Reads what passes cost here, for sequences whose budget is `auto`.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Batch:
         places: int,
         reuse_prefixes: bool = True,
         fits: Callable[[int, int], bool] = lambda _places, _rows: True,
-        costs: Costs | None = None,
+        costs: Callable[[], Costs | None] = lambda: None,
     ) -> None:
         self._target, self._budget = target, Budget(costs)
         self._slots = Slots(

@@ -1,9 +1,9 @@
 """How large a tree pays: decided before every pass, from what passes cost and what drafts have been worth."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
 from typing import Protocol
 
@@ -40,11 +40,11 @@ class Budget:
     alone, pay for. Where no tree pays it decodes plainly, and tries again later.
 
     Args:
-        costs: What passes cost here; None where no sequence asks for it.
+        costs: Reads what passes cost here: asked where a sequence's budget is `auto`, which is let through only then.
     """
 
-    def __init__(self, costs: Costs | None = None) -> None:
-        self._costs = costs
+    def __init__(self, costs: Callable[[], Costs | None] = lambda: None) -> None:
+        self._read_costs = costs
         self._known: dict[tuple[str, tuple[Size, ...]], Outlook] = {}
         self._curve_ms = lru_cache(maxsize=1024)(self._measured_curve)
 
@@ -78,7 +78,7 @@ class Budget:
 
     def _measured(self, method: str, sizes: Sequence[Size]) -> Outlook:
         """What a method was worth where costs were measured."""
-        worth = self._costs.worth.get(method) if self._costs else None
+        worth = self._costs.worth.get(method)
         return Outlook(sizes, worth and worth.resized(sizes[-1].nodes), memory=_LONG_MEMORY)
 
     def _market(self, sized: Sequence[tuple[str, Outlook]], curve: Sequence[float], batch: int) -> "_Market":
@@ -93,7 +93,7 @@ class Budget:
             drafting = [(method, outlook, outlook.size(nodes)) for method, outlook in sized]
             draft_ms = sum(self._draft_ms(method, outlook, size) for method, outlook, size in drafting)
             tokens = batch + sum(outlook.gain(size.nodes) for _, outlook, size in drafting)
-            return tokens / (verify_ms[nodes] + self._overhead_ms + draft_ms)
+            return tokens / (verify_ms[nodes] + self._costs.overhead_ms + draft_ms)
 
         choices = sorted({size.nodes for _, outlook in sized for size in outlook.sizes})
         best = max(choices, key=rate)
@@ -127,15 +127,16 @@ class Budget:
         return cost.fixed_ms + levels * (cost.level_ms or 0.0) + inner * (cost.node_ms or 0.0)
 
     def _draft_cost(self, method: str) -> DraftCost:
-        return (self._costs.draft if self._costs else {}).get(method, _FREE)
+        return self._costs.draft.get(method, _FREE)
 
-    @property
-    def _overhead_ms(self) -> float:
-        return self._costs.overhead_ms if self._costs else 0.0
+    @cached_property
+    def _costs(self) -> Costs:
+        costs = self._read_costs()
+        assert costs is not None
+        return costs
 
     def _measured_curve(self, nodes: int, past: int, batch: int) -> list[float]:
         """Milliseconds of a pass whose largest tree has none to so many nodes below the root."""
-        assert self._costs is not None  # who asks for it was let through with costs alone
         return [self._costs.verify_ms(1 + count, past=past, batch=batch) for count in range(nodes + 1)]
 
 

@@ -79,7 +79,7 @@ class CacheRoom:
             places=self.places,
             reuse_prefixes=config.reuse_prefixes,
             fits=self.fits,
-            costs=engine.costs,
+            costs=engine.read_costs,
         )
 
 

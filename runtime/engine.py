@@ -42,6 +42,7 @@ class Engine:
         manifest: What the directory holds.
         directory: Where its tokenizer's files and measured costs are.
         new_heads: Opens the draft heads with caches of their own; raises `ClosedError` once the engine is closed.
+        read_costs: Says what passes cost on this machine, as `costs`, without holding on to the engine.
 
     Args:
         manifest: See above.
@@ -61,7 +62,8 @@ class Engine:
         self.directory = directory
         self._new_target, self.new_heads = new_target, new_heads
         self._heads = new_heads()
-        self._reception = Reception(manifest, directory, self._heads)
+        self._reception = reception = Reception(manifest, directory, self._heads)
+        self.read_costs: Callable[[], Costs | None] = lambda: reception.costs
         self._lock, self._process = threading.RLock(), os.getpid()
         self._claimant: weakref.ref[Scheduler] | None = None
         self._own: Scheduler | None = None
@@ -129,7 +131,11 @@ class Engine:
 
     @property
     def costs(self) -> Costs | None:
-        """What passes cost on this machine; None where `spec-trt profile --save` has not measured it."""
+        """What passes cost on this machine; None where `spec-trt profile --save` has not measured it.
+
+        Raises:
+            ManifestError: What it has measured can't be read.
+        """
         return self._reception.costs
 
     @property

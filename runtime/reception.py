@@ -1,6 +1,7 @@
 """Requests taken in: all that was asked for is checked before anything runs."""
 
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from numbers import Integral
 from pathlib import Path
@@ -59,8 +60,10 @@ class Reception:
         self._manifest, self._directory, self._heads = manifest, directory, heads
 
     def prepare(self) -> None:
-        """Load what the first request would wait for."""
-        _ = self.costs, self._optional_tokenizer
+        """Load what the first request would wait for; costs that can't be read are for who asks for them."""
+        _ = self._optional_tokenizer
+        with suppress(ManifestError):
+            _ = self.costs
 
     @cached_property
     def costs(self) -> Costs | None:
@@ -158,15 +161,17 @@ class Reception:
             raise ConfigError(f"a timeout must be more than 0 seconds: found {timeout!r}; leave it out for none")
 
     def _budget(self, config: GenerationConfig, acceptance: Acceptance) -> int | BudgetName:
-        """What sizes the trees. Where an output depends on what was drafted, measured times must not size it."""
-        if config.budget == "auto" and acceptance.guarantee != "token for token":
+        """What sizes the trees. Where an output depends on what was drafted, other requests must not size it."""
+        if config.budget != "auto":
+            return config.budget
+        if acceptance.guarantee != "token for token":
             raise ConfigError(
-                "budget auto sizes trees by measured times, with which the output of drawn drafts and of typical "
-                "acceptance would change: use budget fixed, or a number of nodes"
+                "budget auto sizes trees by what earlier requests have shown, with which the output of drawn drafts "
+                "and of typical acceptance would change: use budget fixed, or a number of nodes"
             )
-        unknown = "passes" if self.costs is None else f"{config.method}'s drafts"
-        measured = [] if self.costs is None else ["autoregressive", *self.costs.draft]
-        if config.budget == "auto" and config.method not in measured:
+        measured = {} if self.costs is None else {"autoregressive": None, **self.costs.draft}
+        if config.method not in measured:
+            unknown = f"{config.method}'s drafts" if measured else "passes"
             raise ConfigError(
                 f"budget auto needs to know what {unknown} cost here: run `spec-trt profile {self._directory} --save`"
             )

@@ -12,7 +12,7 @@ import pytest
 
 from spec_trt import __version__
 from spec_trt.cli import cli, main
-from spec_trt.runtime.costs import Costs, VerifyCost
+from spec_trt.runtime.costs import Costs, DraftCost, VerifyCost
 from spec_trt.runtime.drafters import METHODS
 from spec_trt.runtime.engine import Engine
 from spec_trt.runtime.generation import GenerationConfig
@@ -324,7 +324,8 @@ def test_budgets(run, text_engine, prompts, tmp_path):
     for bad in ("0", "much", "1.5"):
         fails(run(*generate, "--budget", bad), f"auto, fixed or a number of nodes from 1 on: found '{bad}'")
     passes = [VerifyCost(batch=1, nodes=nodes, past=64, ms=10 + nodes) for nodes in (1, 8)]
-    Costs(machine="a test", threads=1, precision="fp32", verify=passes).save(engine)
+    drafts = {"ngram": DraftCost(pass_ms=0.1)}
+    Costs(machine="a test", threads=1, precision="fp32", verify=passes, draft=drafts).save(engine)
     for budget in ("auto", "fixed", "2"):
         assert run(*generate, "--budget", budget)[:2] == (0, expected)
     bench = ("bench", engine, "--prompts", prompts, "--methods", "ngram", "--max-new-tokens", 8, "--json")

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spec_trt.errors import ConfigError
+from spec_trt.errors import ConfigError, ManifestError
 from spec_trt.runtime import GenerationConfig, Sampling
 from spec_trt.runtime.allowance import UNLIMITED, Size, sizes_up_to
 from spec_trt.runtime.budget import Budget
-from spec_trt.runtime.costs import Costs, DraftCost, VerifyCost
+from spec_trt.runtime.costs import COSTS_FILE, Costs, DraftCost, VerifyCost
 from spec_trt.runtime.drafters import METHODS
 from spec_trt.runtime.outlook import Outlook, Worth
 from spec_trt.runtime.tree import ROOT, TreeBuilder
@@ -112,7 +112,7 @@ def best_fixed(chance: float, world: Costs, draft_ms: float, most: int = 8, batc
 @pytest.mark.parametrize("chance", [0.0, 0.05, 0.3, 0.6, 0.9, 1.0])
 def test_it_is_nearly_as_fast_as_the_best_size_and_never_much_slower_than_plain(chance, draft_ms, per_node):
     world = costs(per_node, draft_ms=draft_ms)
-    budget, ratios = Budget(world), []
+    budget, ratios = Budget(lambda: world), []
     for seed in range(2):
         sequence = Simulated(chance, draft_ms=draft_ms, dice=random.Random(seed))
         ratios.append(run(budget, [sequence], 300, world))
@@ -123,7 +123,7 @@ def test_it_is_nearly_as_fast_as_the_best_size_and_never_much_slower_than_plain(
 
 def test_it_comes_back_when_drafts_pay_again():
     world = costs(1.0, draft_ms=1.0)
-    budget, sequence = Budget(world), Simulated(0.0, draft_ms=1.0)
+    budget, sequence = Budget(lambda: world), Simulated(0.0, draft_ms=1.0)
     run(budget, [sequence], 200, world)
     assert np.mean(sequence.drafted[-60:]) < 0.2
     sequence.chance = 0.95
@@ -135,7 +135,7 @@ def test_a_full_batch_has_smaller_trees():
     world = costs(0.5)
     means = []
     for batch in (1, 4, 8):
-        budget = Budget(world)
+        budget = Budget(lambda: world)
         sequences = [Simulated(0.6, dice=random.Random(seed)) for seed in range(batch)]
         assert run(budget, sequences, 300, world) >= 0.97
         means.append(np.mean([sequence.drafted[-100:] for sequence in sequences]))
@@ -144,7 +144,7 @@ def test_a_full_batch_has_smaller_trees():
 
 def test_each_sequence_of_a_batch_drafts_what_its_own_drafting_pays_for():
     world = costs(0.05, draft_ms=3.0)
-    budget = Budget(world)
+    budget = Budget(lambda: world)
     good, bad = Simulated(0.95, draft_ms=0.0), Simulated(0.05, draft_ms=3.0, method="eagle")
     run(budget, [good, bad], 300, world)
     assert np.mean(good.drafted[-100:]) > 5
@@ -153,7 +153,7 @@ def test_each_sequence_of_a_batch_drafts_what_its_own_drafting_pays_for():
 
 def test_one_sequences_trouble_is_known_to_the_next():
     world = costs(2.0, draft_ms=3.0)
-    budget = Budget(world)
+    budget = Budget(lambda: world)
     run(budget, [Simulated(0.0, draft_ms=3.0)], 300, world)
     later = Simulated(0.0, draft_ms=3.0, dice=random.Random(9))
     run(budget, [later], 60, world)
@@ -164,7 +164,7 @@ def test_a_node_has_its_price_and_a_level_too():
     world = costs(0.5, draft_ms=1.0)
     world.draft["eagle2"] = DraftCost(pass_ms=3.0, fixed_ms=1.0, level_ms=2.0, node_ms=0.0)  # type: ignore[index]
     sequence = Simulated(0.5, method="eagle2")
-    [allowance] = Budget(world).allow([sequence], [64])
+    [allowance] = Budget(lambda: world).allow([sequence], [64])
     rate = allowance.level_price / 2.0
     assert allowance.prices == pytest.approx([0.5 * rate * count for count in range(allowance.nodes + 1)])
     assert 0.1 < rate < 0.4  # tokens per millisecond: between plain decoding's and all that could be accepted
@@ -174,7 +174,7 @@ def test_a_node_has_its_price_and_a_level_too():
 def test_how_well_a_drafter_knows_its_chances_is_learned(chance, lowest, highest):
     world = costs(0.5)
     sequence = Simulated(chance, claimed=0.8, method="eagle")
-    run(Budget(world), [sequence], 300, world)
+    run(Budget(lambda: world), [sequence], 300, world)
     assert sequence.outlook is not None
     assert lowest < sequence.outlook.calibration < highest
 
@@ -186,18 +186,15 @@ def test_wrong_claims_do_not_make_it_slower_than_plain(chance, claimed):
     ratios = []
     for seed in range(2):
         sequence = Simulated(chance, claimed=claimed, draft_ms=1.5, method="eagle", dice=random.Random(seed))
-        ratios.append(run(Budget(world), [sequence], 300, world))
+        ratios.append(run(Budget(lambda: world), [sequence], 300, world))
     assert np.mean(ratios) >= 0.96
 
 
-def test_what_was_worth_it_where_costs_were_measured_is_where_it_begins():
-    bad = Worth(accepted=[0.05] * 8, present=[1.0] * 8)
-    good = Worth(accepted=[0.9] * 8, present=[1.0] * 8)
-    for worth, expected in ((bad, 0), (good, 8)):
-        world = replace(costs(1.0, draft_ms=0.5), worth={"ngram": worth})
-        sequence = Simulated(0.5)
-        [allowance] = Budget(world).allow([sequence], [64])
-        assert abs(allowance.nodes - expected) <= 1
+@pytest.mark.parametrize(("accepted", "nodes"), [(0.05, 0), (0.9, 8)])
+def test_what_was_worth_it_where_costs_were_measured_is_where_it_begins(accepted, nodes):
+    world = replace(costs(1.0, draft_ms=0.5), worth={"ngram": Worth(accepted=[accepted] * 8, present=[1.0] * 8)})
+    [allowance] = Budget(lambda: world).allow([Simulated(0.5)], [64])
+    assert abs(allowance.nodes - nodes) <= 1
 
 
 def test_larger_trees_than_the_measured_ones_are_expected_to_gain_ever_less():
@@ -211,7 +208,7 @@ def test_larger_trees_than_the_measured_ones_are_expected_to_gain_ever_less():
 
 
 def test_those_who_have_a_size_of_their_own_keep_it():
-    budget = Budget(costs())
+    budget = Budget(costs)
     own, five, auto = (Simulated(0.5, budget=which) for which in ("fixed", 5, "auto"))
     first, second, third = budget.allow([own, five, auto], [1, 2, 3])
     assert first is UNLIMITED
@@ -254,6 +251,17 @@ def test_auto_needs_costs_and_a_number_must_be_one(tmp_path):
     for bad in (0, -1, 2.5, "some"):
         with pytest.raises(ConfigError, match="budget must be auto, fixed or a number of nodes from 1 on: found"):
             GenerationConfig(budget=bad)  # type: ignore[arg-type]
+
+
+def test_costs_that_cannot_be_read_are_for_who_asks_for_them(tmp_path):
+    with fake_engine(tmp_path, MODEL) as engine:
+        (engine.directory / COSTS_FILE).write_text("{}")
+        engine._reception.prepare()
+        assert engine.generate([1, 2], GenerationConfig(method="ngram")).token_ids
+        with pytest.raises(ManifestError, match="is damaged"):
+            engine.generate([1, 2], GenerationConfig(method="ngram", budget="auto"))
+        costs(draft_ms=0.1).save(engine.directory)
+        assert engine.generate([1, 2], GenerationConfig(method="ngram", budget="auto")).token_ids
 
 
 def test_where_a_draft_changes_the_output_no_time_sizes_it(tmp_path):
