@@ -19,6 +19,13 @@ _LONG_MEMORY = 400
 _PAST_STEP = 64
 """Rows of the cache that are told apart."""
 
+_TRIALS = 0.01
+"""Share of the tokens that may be lost to trials of larger trees than the best."""
+
+
+Known = tuple[str, Outlook]
+"""A sequence's method, and what is known of it."""
+
 
 class Sized(Protocol):
     """What the budget wants to know of a sequence."""
@@ -46,6 +53,7 @@ class Budget:
     def __init__(self, costs: Callable[[], Costs | None] = lambda: None) -> None:
         self._read_costs = costs
         self._known: dict[tuple[str, tuple[Size, ...]], Outlook] = {}
+        self._credit = 0.0
         self._curve_ms = lru_cache(maxsize=1024)(self._measured_curve)
 
     def allow(self, sequences: Sequence[Sized], lengths: Sequence[int]) -> list[Allowance]:
@@ -55,17 +63,14 @@ class Budget:
             sequences: Those of the pass.
             lengths: Of each, its committed rows.
         """
-        outlooks = [self._outlook(sequence) for sequence in sequences]
-        sized = [(sequence.method, outlook) for sequence, outlook in zip(sequences, outlooks, strict=True) if outlook]
+        pairs = [(sequence, self._outlook(sequence)) for sequence in sequences]
+        sized = [(sequence.method, outlook) for sequence, outlook in pairs if outlook]
         if not sized:
             return [_fixed(sequence) for sequence in sequences]
         past = _PAST_STEP * round(sum(lengths) / len(lengths) / _PAST_STEP)
         largest = max(outlook.sizes[-1].nodes for _, outlook in sized)
-        market = self._market(sized, self._curve_ms(largest, past, len(sequences)), len(sequences))
-        return [
-            self._allowance(sequence.method, outlook, market) if outlook else _fixed(sequence)
-            for sequence, outlook in zip(sequences, outlooks, strict=True)
-        ]
+        allowances = iter(self._allowances(sized, self._curve_ms(largest, past, len(sequences)), len(sequences)))
+        return [next(allowances) if outlook else _fixed(sequence) for sequence, outlook in pairs]
 
     def _outlook(self, sequence: Sized) -> Outlook | None:
         """A sequence's, begun with what is known of its method; None where it has a size of its own."""
@@ -81,49 +86,105 @@ class Budget:
         worth = self._costs.worth.get(method)
         return Outlook(sizes, worth and worth.resized(sizes[-1].nodes), memory=_LONG_MEMORY)
 
-    def _market(self, sized: Sequence[tuple[str, Outlook]], curve: Sequence[float], batch: int) -> "_Market":
-        """The size with the most tokens per millisecond, and how many these are."""
-        steps = [after - before for before, after in pairwise(curve)]
-        absent = [math.prod(1 - outlook.present(place) for _, outlook in sized) for place in range(len(steps))]
-        verify_ms = list(
-            accumulate((step * (1 - none) for step, none in zip(steps, absent, strict=True)), initial=curve[0])
+    def _allowances(self, sized: Sequence[Known], curve: Sequence[float], batch: int) -> list[Allowance]:
+        """What pays for itself; or more than that, as often as trying it loses little.
+
+        All try it together: what none of them could pay for alone may pay for all. Nothing has a price then, so that
+        drafters that had trusted themselves too much learn of it when they are right again.
+        """
+        best = self._best(sized, curve, batch)
+        paying = [self._allowance(method, outlook, best) for method, outlook in sized]
+        sizes = [allowance.nodes for allowance in paying]
+        plan = best if sizes == best.sizes else self._plan(sized, sizes, curve, batch)
+        self._credit += _TRIALS * plan.tokens
+
+        larger = [size.nodes for _, outlook in sized for size in outlook.sizes if size.nodes > max(best.sizes)]
+        nodes = min(larger, default=max(best.sizes))
+        tried = [outlook.size(nodes).nodes for _, outlook in sized]
+        if tried == sizes:
+            return paying
+        trial = self._plan(sized, tried, curve, batch, usual=True)
+        loss = max(plan.rate * trial.ms - trial.tokens, 0.0)
+        if loss > self._credit:
+            return paying
+        self._credit -= loss
+        return [Allowance(nodes=size) for size in tried]
+
+    def _best(self, sized: Sequence[Known], curve: Sequence[float], batch: int) -> "_Plan":
+        """Of the plans in which all may have the same number of nodes, the one with the most tokens per millisecond."""
+        steps = _steps(curve)
+        absent = _absent([(outlook, outlook.sizes[-1].nodes) for _, outlook in sized])
+        longer = (step * (1 - none) for step, none in zip(steps, absent, strict=True))
+        plans = []
+        for nodes, ms in enumerate(accumulate(longer, initial=curve[0] + self._costs.overhead_ms)):
+            sizes = [outlook.size(nodes) for _, outlook in sized]
+            if max(size.nodes for size in sizes) == nodes:
+                plans.append(self._with_drafts(sized, sizes, ms, steps, absent[:nodes], batch))
+        return max(plans, key=lambda plan: plan.rate)
+
+    def _plan(
+        self, sized: Sequence[Known], nodes: Sequence[int], curve: Sequence[float], batch: int, *, usual: bool = False
+    ) -> "_Plan":
+        """What a pass emits and takes in which each sequence may have so many nodes.
+
+        Args:
+            sized: The sequences whose trees are sized.
+            nodes: Of each, how many it may have.
+            curve: Milliseconds of a pass by the nodes of its largest tree, from none on.
+            batch: Sequences.
+            usual: Whether nothing has a price.
+        """
+        sizes = [outlook.size(count) for (_, outlook), count in zip(sized, nodes, strict=True)]
+        steps = _steps(curve)
+        absent = _absent([(outlook, size) for (_, outlook), size in zip(sized, nodes, strict=True)], usual=usual)
+        ms = curve[0] + sum(step * (1 - none) for step, none in zip(steps, absent, strict=False))
+        return self._with_drafts(sized, sizes, ms + self._costs.overhead_ms, steps, absent, batch, usual=usual)
+
+    def _with_drafts(
+        self,
+        sized: Sequence[Known],
+        sizes: Sequence[Size],
+        ms: float,
+        steps: Sequence[float],
+        absent: Sequence[float],
+        batch: int,
+        *,
+        usual: bool = False,
+    ) -> "_Plan":
+        gains = [outlook.gain(size.nodes) for (_, outlook), size in zip(sized, sizes, strict=True)]
+        draft_ms = [self._draft_ms(*known, size, usual=usual) for known, size in zip(sized, sizes, strict=True)]
+        return _Plan(
+            sizes=[size.nodes for size in sizes],
+            tokens=batch + sum(gains),
+            ms=ms + sum(draft_ms),
+            steps=steps,
+            absent=absent,
         )
 
-        def rate(nodes: int) -> float:
-            drafting = [(method, outlook, outlook.size(nodes)) for method, outlook in sized]
-            draft_ms = sum(self._draft_ms(method, outlook, size) for method, outlook, size in drafting)
-            tokens = batch + sum(outlook.gain(size.nodes) for _, outlook, size in drafting)
-            return tokens / (verify_ms[nodes] + self._costs.overhead_ms + draft_ms)
-
-        choices = sorted({size.nodes for _, outlook in sized for size in outlook.sizes})
-        best = max(choices, key=rate)
-        return _Market(rate=rate(best), nodes=best, steps=steps, absent=absent)
-
-    def _allowance(self, method: str, outlook: Outlook, market: "_Market") -> Allowance:
-        """As much of the pass's tree as pays for itself, or more where it is time to try that."""
-        steps = market.own_steps(outlook)
+    def _allowance(self, method: str, outlook: Outlook, plan: "_Plan") -> Allowance:
+        """As much of a sequence's tree as pays for itself."""
+        steps = plan.own_steps(outlook)
         longer_ms = list(accumulate((outlook.present(place) * step for place, step in enumerate(steps)), initial=0.0))
 
         def surplus(size: Size) -> float:
-            return outlook.gain(size.nodes) - market.rate * (
-                longer_ms[size.nodes] + self._draft_ms(method, outlook, size)
-            )
+            ms = longer_ms[size.nodes] + self._draft_ms(method, outlook, size)
+            return outlook.gain(size.nodes) - plan.rate * ms
 
-        best = max((size for size in outlook.sizes if size.nodes <= market.nodes), key=surplus)
-        nodes, price = outlook.with_trials(best, surplus).nodes, market.rate / outlook.calibration
+        nodes = max((size for size in outlook.sizes if size.nodes <= len(steps)), key=surplus).nodes
+        price = plan.rate / outlook.calibration
         return Allowance(
             nodes=nodes,
             prices=list(accumulate((price * step for step in steps[:nodes]), initial=0.0)),
             level_price=price * (self._draft_cost(method).level_ms or 0.0),
         )
 
-    def _draft_ms(self, method: str, outlook: Outlook, size: Size) -> float:
+    def _draft_ms(self, method: str, outlook: Outlook, size: Size, *, usual: bool = False) -> float:
         cost = self._draft_cost(method)
         if not size.nodes:
             return 0.0
         if cost.fixed_ms is None:
             return cost.pass_ms
-        levels, inner = outlook.drafting(size)
+        levels, inner = (size.levels, size.levels) if usual else outlook.drafting(size)
         return cost.fixed_ms + levels * (cost.level_ms or 0.0) + inner * (cost.node_ms or 0.0)
 
     def _draft_cost(self, method: str) -> DraftCost:
@@ -141,27 +202,47 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Market:
-    """What time is worth in a pass.
+class _Plan:
+    """What a pass is expected to be.
 
     Attributes:
-        rate: Tokens of all sequences per millisecond.
-        nodes: Below the root, of the best tree.
-        steps: By place, the milliseconds that the pass takes longer where a tree has a node there.
-        absent: By place, how likely it is that none has.
+        sizes: Of each tree, how many nodes below the root it may have.
+        tokens: That all sequences emit.
+        ms: That it takes.
+        steps: Milliseconds that it would take longer for each further node of its largest tree.
+        absent: By number of nodes, from none to the largest tree's, how likely it is that no tree has more.
     """
 
-    rate: float
-    nodes: int
+    sizes: Sequence[int]
+    tokens: float
+    ms: float
     steps: Sequence[float]
     absent: Sequence[float]
 
+    @property
+    def rate(self) -> float:
+        """Tokens per millisecond."""
+        return self.tokens / self.ms
+
     def own_steps(self, outlook: Outlook) -> list[float]:
-        """By place of a sequence's tree, what the pass takes longer for it alone, as no other is that large."""
-        others = (
-            none / (1 - outlook.present(place)) if place < self.nodes else 1.0 for place, none in enumerate(self.absent)
-        )
-        return [step * none for step, none in zip(self.steps, others, strict=True)]
+        """Milliseconds that each node of one sequence's tree costs the pass, as no other tree has so many."""
+        size = outlook.size(len(self.absent)).nodes
+        return [
+            step * none / (1 - outlook.present(place) * (place < size))
+            for place, (step, none) in enumerate(zip(self.steps, self.absent, strict=False))
+        ]
+
+
+def _steps(curve: Sequence[float]) -> list[float]:
+    return [after - before for before, after in pairwise(curve)]
+
+
+def _absent(trees: Sequence[tuple[Outlook, int]], *, usual: bool = False) -> list[float]:
+    """By number of nodes, from none on, how likely it is that no tree has more: of each, how many it may have."""
+    return [
+        math.prod(1 - outlook.present(place, usual=usual) for outlook, size in trees if place < size)
+        for place in range(max(size for _, size in trees))
+    ]
 
 
 def _fixed(sequence: Sized) -> Allowance:

@@ -166,9 +166,10 @@ class LiveSequence:
 
     def propose(self, allowance: Allowance) -> Tree:
         """The drafter's tree."""
-        self._allowance = allowance
+        max_depth = self.stopper.remaining - 1
+        self._allowance = replace(allowance, nodes=min(allowance.nodes, max_depth))  # places that could be there
         with self.failing_alone(), self.stats.time("draft"):
-            return self._drafter.propose(self.stopper.remaining - 1, allowance)
+            return self._drafter.propose(max_depth, allowance)
         return TreeBuilder(self.text[-1]).build()
 
     def accept(self, tree: Tree, out: PassOutput) -> tuple[list[int], int]:
@@ -202,11 +203,12 @@ class LiveSequence:
             self.feed.put(emission)
 
     def observe(self, tree: Tree, out: PassOutput, path: Sequence[int], extra: int) -> None:
-        """Let the drafter learn from the pass, unless it was the last."""
+        """Let the drafter learn from the pass, unless it was the last; and whoever sizes its trees."""
         if not self.ended:
             with self.failing_alone(), self.stats.time("draft"):
                 self._drafter.observe(tree, out, path, extra)
-            if self.outlook is not None:
+        if self.outlook is not None:
+            with self.failing_alone():
                 self.outlook.learn(tree, path, self._allowance)
 
 

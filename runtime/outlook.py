@@ -1,7 +1,7 @@
 """What one sequence's drafts have been worth so far, and will be."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -21,16 +21,13 @@ _FORGOTTEN = 0.97
 """What is left, after a pass, of what is known of places that it did not draft: they may have changed since."""
 
 _FEWEST_PASSES = 3
-"""What is left at the least; and what a guess counts as."""
+"""What is left at the least."""
+
+_GUESS_PASSES = 3
+"""What a guess counts as."""
 
 _CLAIMS = 6
 """Accepted drafts that it takes to say how well a drafter knows its own chances."""
-
-_TRIALS = 0.01
-"""Share of the tokens that may be lost to trials of larger trees than the best."""
-
-_FIRST_TRIALS = 0.3
-"""Tokens that may be lost to them at the beginning."""
 
 _SURE = 0.999
 """As likely as anything is."""
@@ -42,7 +39,7 @@ class Worth:
 
     Attributes:
         accepted: By place in the drafter's own order, in what share of the passes such a node was accepted.
-        present: By place, in what share there was one.
+        present: By number of nodes, from none on, in what share the tree had more.
         calibration: Accepted nodes over those that the drafter expected to be; 1 where it expects nothing.
 
     Raises:
@@ -78,7 +75,7 @@ class Worth:
 
 
 class Outlook:
-    """How many nodes of each place in the drafter's own order there are, and how many of them will be accepted.
+    """How many nodes a sequence's trees have, and how many of each place in the drafter's own order will be accepted.
 
     Where the drafter says how likely its nodes are, what it says counts, times how often it has been right: a pass
     tells more by that than by the few nodes that it accepts.
@@ -103,7 +100,7 @@ class Outlook:
     ) -> None:
         self.sizes, self._memory, self._beyond = sizes, memory, beyond
         self._sizes, places = [size.nodes for size in sizes], sizes[-1].nodes
-        passes = _PRIOR_PASSES if known or beyond else _FEWEST_PASSES
+        passes = _PRIOR_PASSES if known or beyond else _GUESS_PASSES
         known = known or (beyond.worth if beyond else Worth.guessed(places))
         self._claimed, self._kept = float(_CLAIMS), _CLAIMS * known.calibration
         self._signs = [accepted / known.calibration for accepted in known.accepted]
@@ -112,8 +109,7 @@ class Outlook:
         self._drafting = {size.nodes: (float(size.levels), float(size.levels)) for size in sizes}
         if beyond is not None:
             self._drafting = dict(beyond._drafting)
-        self._has_chances: bool = beyond is not None and beyond._has_chances
-        self._credit = _FIRST_TRIALS
+        self._usual: Sequence[float] = beyond._usual if beyond else known.present
         self._sum()
 
     @property
@@ -135,9 +131,15 @@ class Outlook:
         """Drafted tokens that a pass accepts where its tree may have so many nodes."""
         return self._gains[min(nodes, len(self._gains) - 1)]
 
-    def present(self, place: int) -> float:
-        """How likely a tree that may be so large is to have a node of some place; never certain."""
-        return min(self._present[place], _SURE) if place < len(self._present) else 0.0
+    def present(self, count: int, *, usual: bool = False) -> float:
+        """How likely a tree that may have more than so many nodes is to have them; never certain.
+
+        Args:
+            count: Nodes below the root.
+            usual: Whether nothing has a price.
+        """
+        shares = self._usual if usual else self._present
+        return min(shares[count], _SURE) if count < len(shares) else 0.0
 
     def drafting(self, size: Size) -> tuple[float, float]:
         """Runs of the draft model that a tree of some size takes behind the first, and nodes drafted behind in them."""
@@ -152,40 +154,19 @@ class Outlook:
             allowance: What it was allowed to have.
         """
         allowed = min(allowance.nodes, len(self._signs))
-        self._blend(allowed, _signs(tree, path))
+        self._blend(allowed, len(tree) - 1, _signs(tree, path))
         if allowed:
             self._learn_drafting(tree, self.size(allowed).nodes)
-        if tree.chances:
-            self._calibrate(sum(tree.chances.values()), len(path) - 1)
+        self._calibrate(sum(tree.chances.values()), len(path) - 1 if tree.chances else 0)
         if self._beyond is not None:
             self._beyond.learn(tree, path, allowance)
         self._sum()
 
-    def with_trials(self, best: Size, surplus: Callable[[Size], float]) -> Size:
-        """The size of the next tree: the best by all that is known, or a larger one as often as that loses little.
-
-        A drafter that knows its chances leaves out what is not worth it itself: it may try all it has.
-
-        Args:
-            best: The size that pays best.
-            surplus: Tokens that a size gains, less those that its time would give otherwise.
-        """
-        self._credit += _TRIALS * (1 + self.gain(best.nodes))
-        larger = bisect_right(self._sizes, best.nodes)
-        if larger == len(self.sizes):
-            return best
-        tried = self.sizes[-1 if self._has_chances else larger]
-        loss = max(surplus(best) - surplus(tried), 0.0)
-        if loss > self._credit:
-            return best
-        self._credit -= loss
-        return tried
-
-    def _blend(self, allowed: int, signs: dict[int, float]) -> None:
+    def _blend(self, allowed: int, nodes: int, signs: dict[int, float]) -> None:
         for place in range(allowed):
             self._passes[place] = min(self._passes[place] + 1, self._memory)
             rate = 1 / self._passes[place]
-            self._present[place] += rate * ((place in signs) - self._present[place])
+            self._present[place] += rate * ((place < nodes) - self._present[place])
             self._signs[place] += rate * (signs.get(place, 0.0) - self._signs[place])
         for place in range(allowed, len(self._passes)):
             self._passes[place] = max(_FORGOTTEN * self._passes[place], _FEWEST_PASSES)
@@ -199,8 +180,8 @@ class Outlook:
         )
 
     def _calibrate(self, claimed: float, kept: int) -> None:
-        self._has_chances = True
-        left = 1 - 1 / (10 * self._memory)
+        """Where nothing is claimed, what is known fades, so that a few claims can say otherwise."""
+        left = _FORGOTTEN if not claimed and self._claimed > _CLAIMS else 1 - 1 / (10 * self._memory)
         self._claimed, self._kept = left * self._claimed + claimed, left * self._kept + kept
 
     def _sum(self) -> None:

@@ -8,6 +8,9 @@ __all__ = ["HitRates"]
 _FIRST_TRIES = 4.0
 """What is believed beforehand counts as so many guesses."""
 
+_FADES = 0.985
+"""What is left of what was seen, after a pass."""
+
 
 class HitRates:
     """The share of right guesses by kind, where there is no head that knows how likely its drafts are.
@@ -35,11 +38,15 @@ class HitRates:
         return scores
 
     def learn(self, kinds: Sequence[Hashable], accepted: int) -> None:
-        """Take what became of a chain: so many were right, and the next, if there was one, was wrong."""
+        """Take what became of a chain: so many were right, and the next, if there was one, was wrong.
+
+        What was seen fades from pass to pass: a kind that has been wrong gets its chance again.
+        """
+        self._counts = {kind: (_FADES * right, _FADES * tries) for kind, (right, tries) in self._counts.items()}
         for number, kind in enumerate(kinds[: accepted + 1]):
-            right, tries = self._count(kind)
+            right, tries = self._counts.get(kind, (0.0, 0.0))
             self._counts[kind] = (right + (number < accepted), tries + 1)
 
     def _count(self, kind: Hashable) -> tuple[float, float]:
-        share = self._believed.get(kind, self._otherwise)
-        return self._counts.get(kind, (_FIRST_TRIES * share, _FIRST_TRIES))
+        right, tries = self._counts.get(kind, (0.0, 0.0))
+        return right + _FIRST_TRIES * self._believed.get(kind, self._otherwise), tries + _FIRST_TRIES

@@ -159,12 +159,12 @@ class LookaheadDrafter:
         return nodes
 
     def _add_guesses(self, builder: TreeBuilder, max_depth: int, nodes: int, of_window: Iterator[int]) -> None:
-        """Insert the n-grams that begin with the root, as far as there may be so many nodes.
+        """Insert the n-grams that begin with the root, the newest first, as far as there may be so many nodes.
 
         Their places come first, but for those that the window alone gives: without it they would not be there.
         """
         of_text = count()
-        for tail, has_text in self._pool.tails(builder.root_token):
+        for tail, has_text in reversed(self._pool.tails(builder.root_token)):
             for node in builder.add_chain(ROOT, tail[: min(max_depth, nodes + 1 - len(builder))]):
                 if node not in builder.places:
                     builder.places[node] = next(of_text if has_text else of_window)

@@ -39,7 +39,7 @@ def by_rank(passes: Sequence[DraftedPass]) -> list[list[float]]:
 def worth(recordings: Sequence[Recording]) -> Worth:
     """What a method's drafts were worth, place by place, in its recordings: at least one pass."""
     decisions = [decision for recording in recordings for decision in recording.decisions]
-    present = Counter(tree.place(node) for tree, _ in decisions for node in range(1, len(tree)))
+    present = Counter(count for tree, _ in decisions for count in range(len(tree) - 1))
     accepted = Counter(tree.place(node) for tree, path in decisions for node in path[1:])
     claimed = sum(sum(tree.chances.values()) for tree, _ in decisions)
     kept = sum(len(path) - 1 for tree, path in decisions if tree.chances)
@@ -47,7 +47,7 @@ def worth(recordings: Sequence[Recording]) -> Worth:
     return Worth(
         accepted=[accepted[place] / len(decisions) for place in places],
         present=[present[place] / len(decisions) for place in places],
-        calibration=kept / claimed if kept else 1.0,
+        calibration=(kept + 1) / (claimed + 1),
     )
 
 

@@ -121,9 +121,10 @@ def test_it_is_nearly_as_fast_as_the_best_size_and_never_much_slower_than_plain(
     assert np.mean(ratios) >= 0.92 * best
 
 
-def test_it_comes_back_when_drafts_pay_again():
+@pytest.mark.parametrize("claimed", [None, 0.8])
+def test_it_comes_back_when_drafts_pay_again(claimed):
     world = costs(1.0, draft_ms=1.0)
-    budget, sequence = Budget(lambda: world), Simulated(0.0, draft_ms=1.0)
+    budget, sequence = Budget(lambda: world), Simulated(0.0, draft_ms=1.0, claimed=claimed)
     run(budget, [sequence], 200, world)
     assert np.mean(sequence.drafted[-60:]) < 0.2
     sequence.chance = 0.95
@@ -140,6 +141,16 @@ def test_a_full_batch_has_smaller_trees():
         assert run(budget, sequences, 300, world) >= 0.97
         means.append(np.mean([sequence.drafted[-100:] for sequence in sequences]))
     assert means[0] > means[1] > means[2]
+
+
+@pytest.mark.parametrize("claimed", [None, 0.9])
+def test_a_batch_finds_what_pays_for_all_and_for_none_alone(claimed):
+    bad = Worth(accepted=[0.02] * 8, present=[1.0] * 8)
+    world = replace(costs(0.5), worth={"ngram": bad})
+    sequences = [Simulated(0.9, claimed=claimed, dice=random.Random(seed)) for seed in range(8)]
+    budget = Budget(lambda: world)
+    run(budget, sequences, 600, world)
+    assert run(budget, sequences, 300, world) > 0.9 * best_fixed(0.9, world, 0.0, batch=8)
 
 
 def test_each_sequence_of_a_batch_drafts_what_its_own_drafting_pays_for():

@@ -158,10 +158,10 @@ def test_the_pool_is_seeded_from_the_prompt_and_the_output():
     drafter = LookaheadDrafter(options, vocab=50, eos_ids=frozenset())
     drafter.start([1, 2, 3, 1, 4, 5, 1], None)
     short = drafter.propose(2)
-    assert [short.tokens[short.path(node)].tolist() for node in (2, 4)] == [[1, 2, 3], [1, 4, 5]]
-    drafter.observe(short, PassOutput(argmax=np.array([2, 3, 1, 5, 6])), [0, 1, 2], 1)
+    assert [short.tokens[short.path(node)].tolist() for node in (2, 4)] == [[1, 4, 5], [1, 2, 3]]  # the newest first
+    drafter.observe(short, PassOutput(argmax=np.array([2, 5, 6, 3, 1])), [0, 3, 4], 1)
     again = drafter.propose(2)
-    assert [again.tokens[again.path(node)].tolist() for node in (2, 4)] == [[1, 4, 5], [1, 2, 3]]
+    assert [again.tokens[again.path(node)].tolist() for node in (2, 4)] == [[1, 2, 3], [1, 4, 5]]
 
 
 def test_a_short_rest_has_guesses_alone_and_leaves_the_window():
@@ -205,7 +205,7 @@ def test_what_the_text_gives_has_the_first_places():
     assert (guesses.nodes, whole.nodes) == (4, 12)
     drafter.start([7, 1, 2, 7, 1, 3, 7], None)
     alone = drafter.propose(9, Allowance(nodes=guesses.nodes))
-    assert alone.tokens.tolist() == [7, 1, 2, 3]
+    assert alone.tokens.tolist() == [7, 1, 3, 2]  # the newest first
     assert [alone.place(node) for node in (1, 2, 3)] == [0, 1, 2]
     for root in (7, 7, 7):  # the window fills
         tree = drafter.propose(9)
