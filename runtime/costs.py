@@ -18,6 +18,9 @@ __all__ = ["COSTS_FILE", "COSTS_VERSION", "Costs", "DraftCost", "VerifyCost"]
 COSTS_FILE = "costs.json"
 COSTS_VERSION = 2
 
+_ENDLESS = 1e12
+"""Nothing that was measured is as large."""
+
 Curve = tuple[Sequence[float], Sequence[float]]
 Record = TypeVar("Record")
 
@@ -150,9 +153,9 @@ class Costs:
             return _costs(json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
-        except (ConfigError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (ConfigError, OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ManifestError(
-                f"{path} is damaged ({error}): measure again with `spec-trt profile {directory} --save`, or delete it"
+                f"{path} can't be read ({error}): run `spec-trt profile {directory} --save` again, or delete it"
             ) from error
 
 
@@ -168,11 +171,15 @@ def _costs(data: dict[str, Any]) -> Costs:
 def _record(kind: type[Record], data: Mapping[str, Any]) -> Record:
     """Make a dataclass from its JSON object, numbers where numbers belong."""
     for item in fields(kind):  # type: ignore[arg-type]
-        is_number = item.name.endswith("_ms") or item.name in {"ms", "batch", "nodes", "past"}
-        value = data.get(item.name)
-        if is_number and value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise TypeError(f"expected a number for {item.name}, found {value!r}")
+        is_number = item.name.endswith("_ms") or item.name in {"ms", "batch", "nodes", "past", "calibration"}
+        if is_number and item.name in data and not (data[item.name] is None and item.default is None):
+            _check_number(item.name, data[item.name])
     return kind(**data)
+
+
+def _check_number(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _ENDLESS:
+        raise TypeError(f"expected a number from 0 on for {name}, found {value!r:.40}")
 
 
 def _rising(values: Sequence[float]) -> list[float]:

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -123,6 +124,21 @@ def test_the_median_run_counts(engine, monkeypatch):
     monkeypatch.setattr(engine, "generate", timed)
     report = run_bench(engine, RECORDS[:1], BenchConfig(methods={}, repeats=3, max_new_tokens=4))
     assert report.scores[BASELINE].stats.tokens_per_s == pytest.approx(3.0)
+
+
+def test_a_wrong_repeat_is_seen_though_its_budget_is_auto(engine, monkeypatch):
+    runs, real = iter(range(99)), engine.generate
+
+    def sometimes_wrong(prompt, config=None):
+        result = real(prompt, replace(config, budget="fixed"))
+        if config.budget == "auto" and next(runs) == 1:
+            result = replace(result, token_ids=[1 - result.token_ids[0] % 2, *result.token_ids[1:]])
+        return result
+
+    monkeypatch.setattr(bench, "_warm_up", lambda *_: None)
+    monkeypatch.setattr(engine, "generate", sometimes_wrong)
+    config = BenchConfig(methods={"ngram": {}}, budgets=["auto"], repeats=3, max_new_tokens=4)
+    assert run_bench(engine, RECORDS[:1], config).to_json()["methods"]["ngram"]["identical"] is False
 
 
 def test_table_names_prompts_and_near_ties(engine):

@@ -141,6 +141,7 @@ def test_a_profile_of_one_method_is_printed(run, text_engine, tmp_path):
 def test_costs_are_kept_where_asked_for(run, text_engine, tmp_path):
     engine = tmp_path / "engine"
     shutil.copytree(text_engine, engine)
+    (engine / COSTS_FILE).write_text('{"version": 1}')  # an older one is no obstacle
     code, *_ = run(engine, *SMALL, "--methods", "ngram", "--save")
     assert code == 0
     costs = Costs.load(engine)

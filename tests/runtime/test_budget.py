@@ -269,7 +269,7 @@ def test_costs_that_cannot_be_read_are_for_who_asks_for_them(tmp_path):
         (engine.directory / COSTS_FILE).write_text("{}")
         engine._reception.prepare()
         assert engine.generate([1, 2], GenerationConfig(method="ngram")).token_ids
-        with pytest.raises(ManifestError, match="is damaged"):
+        with pytest.raises(ManifestError, match="can't be read"):
             engine.generate([1, 2], GenerationConfig(method="ngram", budget="auto"))
         costs(draft_ms=0.1).save(engine.directory)
         assert engine.generate([1, 2], GenerationConfig(method="ngram", budget="auto")).token_ids

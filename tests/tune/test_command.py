@@ -108,7 +108,7 @@ def test_without_costs_it_says_how_to_measure_them(run, engine, prompts):
     (engine / COSTS_FILE).unlink()
     fails(run(engine, "--prompts", prompts), "has no measured costs", f"spec-trt profile {engine} --save")
     (engine / COSTS_FILE).write_text("{}")
-    fails(run(engine, "--prompts", prompts), "is damaged")
+    fails(run(engine, "--prompts", prompts), "can't be read")
 
 
 def test_what_makes_no_sense_is_one_line(run, engine, prompts, medusa_bundle, tmp_path):
