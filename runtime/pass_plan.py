@@ -1,0 +1,139 @@
+"""What a pass emits and takes, by how large the trees in it may be."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from spec_trt.runtime.allowance import Size
+from spec_trt.runtime.costs import DraftCost
+from spec_trt.runtime.outlook import Outlook
+
+__all__ = ["CAUTION", "Drafting", "PassPlan", "Planner"]
+
+CAUTION = 1.25
+"""What drafting and larger passes are taken to cost, for one millisecond that they were measured to.
+
+Chances are guesses and so are costs on a machine that does other work too: what seems to pay just so often does not.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafting:
+    """A sequence whose trees are sized.
+
+    Attributes:
+        outlook: What its drafts will be worth.
+        cost: What drafting takes.
+    """
+
+    outlook: Outlook
+    cost: DraftCost
+
+    def ms(self, size: Size, *, usual: bool = False) -> float:
+        """Milliseconds that drafting a tree of some size takes.
+
+        Args:
+            size: The tree's.
+            usual: Whether nothing has a price, so that all levels are drafted.
+        """
+        if not size.nodes:
+            return 0.0
+        if self.cost.fixed_ms is None:
+            return CAUTION * self.cost.pass_ms
+        levels, inner = (size.levels, size.levels) if usual else self.outlook.drafting(size)
+        return CAUTION * (
+            self.cost.fixed_ms + levels * (self.cost.level_ms or 0.0) + inner * (self.cost.node_ms or 0.0)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassPlan:
+    """What a pass is expected to be.
+
+    Attributes:
+        sizes: Of each tree, how many nodes below the root it may have.
+        tokens: That all sequences emit.
+        ms: That it takes.
+        absent: By number of nodes, from none to the largest tree's, how likely it is that no tree has more.
+    """
+
+    sizes: Sequence[int]
+    tokens: float
+    ms: float
+    absent: Sequence[float]
+
+    @property
+    def rate(self) -> float:
+        """Tokens per millisecond."""
+        return self.tokens / self.ms
+
+
+class Planner:
+    """Plans a pass.
+
+    Args:
+        drafting: The sequences whose trees are sized, at least one.
+        batch: How many sequences there are.
+        curve: Milliseconds of a verify pass by the nodes below the root of its largest tree, from none on.
+        overhead_ms: The loop's own time.
+    """
+
+    def __init__(
+        self, drafting: Sequence[Drafting], *, batch: int, curve: Sequence[float], overhead_ms: float = 0.0
+    ) -> None:
+        self._drafting, self._batch = drafting, batch
+        self._plain_ms = curve[0] + overhead_ms
+        self._steps = [CAUTION * (after - before) for before, after in pairwise(curve)]
+
+    def best_alike(self) -> PassPlan:
+        """Of the plans in which all may have as many nodes, the one with the most tokens per millisecond."""
+        absent = self._absent([one.outlook.sizes[-1].nodes for one in self._drafting])
+        plans = []
+        for nodes, ms in enumerate(self._verify_ms(absent)):
+            sizes = [one.outlook.size(nodes) for one in self._drafting]
+            if max(size.nodes for size in sizes) == nodes:
+                plans.append(self._with_drafts(sizes, ms, absent[:nodes]))
+        return max(plans, key=lambda plan: plan.rate)
+
+    def plan(self, nodes: Sequence[int], *, usual: bool = False) -> PassPlan:
+        """The plan in which each sequence may have so many nodes.
+
+        Args:
+            nodes: Of each.
+            usual: Whether nothing has a price.
+        """
+        absent = self._absent(nodes, usual=usual)
+        sizes = [one.outlook.size(count) for one, count in zip(self._drafting, nodes, strict=True)]
+        return self._with_drafts(sizes, self._verify_ms(absent)[-1], absent, usual=usual)
+
+    def own_steps(self, outlook: Outlook, plan: PassPlan) -> list[float]:
+        """Milliseconds that each node of one sequence's tree costs a pass, as no other tree has so many."""
+        size = outlook.size(len(plan.absent)).nodes
+        return [
+            step * none / (1 - outlook.present(count) * (count < size))
+            for count, (step, none) in enumerate(zip(self._steps, plan.absent, strict=False))
+        ]
+
+    def _absent(self, nodes: Sequence[int], *, usual: bool = False) -> list[float]:
+        trees = [(one.outlook, count) for one, count in zip(self._drafting, nodes, strict=True)]
+        return [
+            math.prod(1 - outlook.present(count, usual=usual) for outlook, most in trees if count < most)
+            for count in range(max(nodes))
+        ]
+
+    def _verify_ms(self, absent: Sequence[float]) -> list[float]:
+        """Milliseconds of a pass without its drafting, by the nodes that its largest tree may have."""
+        longer = (step * (1 - none) for step, none in zip(self._steps, absent, strict=False))
+        return list(accumulate(longer, initial=self._plain_ms))
+
+    def _with_drafts(
+        self, sizes: Sequence[Size], verify_ms: float, absent: Sequence[float], *, usual: bool = False
+    ) -> PassPlan:
+        drafting = list(zip(self._drafting, sizes, strict=True))
+        return PassPlan(
+            sizes=[size.nodes for size in sizes],
+            tokens=self._batch + sum(one.outlook.gain(size.nodes) for one, size in drafting),
+            ms=verify_ms + sum(one.ms(size, usual=usual) for one, size in drafting),
+            absent=absent,
+        )

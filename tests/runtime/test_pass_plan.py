@@ -1,0 +1,73 @@
+"""What a pass is expected to emit and take, beside all that can happen in it."""
+
+from itertools import product
+from math import prod
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spec_trt.runtime.allowance import Size
+from spec_trt.runtime.costs import DraftCost
+from spec_trt.runtime.outlook import Outlook, Worth
+from spec_trt.runtime.pass_plan import CAUTION, Drafting, Planner
+
+SIZES = [Size(nodes=0), Size(nodes=1), Size(nodes=2, levels=1), Size(nodes=4, levels=2)]
+CURVE = [10.0, 14.0, 15.0, 19.0, 19.5]
+shares = st.lists(st.floats(0.0, 0.99), min_size=4, max_size=4).map(lambda drawn: sorted(drawn, reverse=True))
+
+
+def drafting(present=(0.5, 0.4, 0.3, 0.2), accepted=(0.4, 0.2, 0.1, 0.05), **cost) -> Drafting:
+    worth = Worth(accepted=list(accepted), present=list(present))
+    return Drafting(outlook=Outlook(SIZES, worth), cost=DraftCost(**{"pass_ms": 0.0} | cost))
+
+
+def expected_ms(presents, sizes) -> float:
+    """Of every combination of numbers of nodes, how likely it is, times what the largest takes."""
+    total = 0.0
+    for counts in product(range(5), repeat=len(presents)):
+        chances = []
+        for count, present, size in zip(counts, presents, sizes, strict=True):
+            more = [*([1.0, *present][: size + 1]), 0.0, 0.0, 0.0, 0.0, 0.0]
+            chances.append(more[count] - more[count + 1])
+        total += prod(chances) * (CURVE[0] + CAUTION * (CURVE[max(counts)] - CURVE[0]))
+    return total
+
+
+@given(presents=st.lists(shares, min_size=1, max_size=3), data=st.data())
+@settings(deadline=None, max_examples=60)
+def test_a_pass_takes_what_its_largest_tree_takes_on_average(presents, data):
+    sizes = [data.draw(st.sampled_from([0, 1, 2, 4])) for _ in presents]
+    planner = Planner([drafting(present) for present in presents], batch=len(presents), curve=CURVE, overhead_ms=0.5)
+    plan = planner.plan(sizes)
+    assert plan.ms == pytest.approx(expected_ms(presents, sizes) + 0.5)
+    assert plan.sizes == sizes
+
+
+@given(presents=st.lists(shares, min_size=2, max_size=3))
+@settings(deadline=None, max_examples=60)
+def test_what_a_tree_costs_is_what_the_pass_would_save_without_it(presents):
+    ones = [drafting(present) for present in presents]
+    planner = Planner(ones, batch=len(presents), curve=CURVE)
+    best = planner.best_alike()
+    most = max(best.sizes)
+    steps = planner.own_steps(ones[0].outlook, best)
+    own = sum(step * ones[0].outlook.present(count) for count, step in enumerate(steps))
+    assert own == pytest.approx(best.ms - planner.plan([0, *[most] * (len(presents) - 1)]).ms)
+
+
+def test_drafting_costs_what_its_parts_do():
+    whole = DraftCost(pass_ms=3.0, fixed_ms=1.0, level_ms=0.5, node_ms=0.1)
+    one = Drafting(outlook=Outlook(SIZES, Worth(accepted=[0.1] * 4, present=[1.0] * 4)), cost=whole)
+    assert [one.ms(size) for size in SIZES] == pytest.approx([CAUTION * ms for ms in (0.0, 1.0, 1.6, 2.2)])
+    assert drafting(pass_ms=3.0).ms(SIZES[1]) == CAUTION * 3.0
+
+
+def test_the_best_plan_has_the_most_tokens_per_millisecond():
+    free = Planner([drafting((1.0,) * 4, (0.9, 0.8, 0.7, 0.6))], batch=1, curve=[10.0] * 5)
+    assert free.best_alike().sizes == [4]
+    dear = Planner([drafting((1.0,) * 4, (0.9, 0.8, 0.7, 0.6))], batch=1, curve=[10.0, 15.0, 40.0, 60.0, 90.0])
+    assert dear.best_alike().sizes == [1]
+    assert dear.best_alike().rate == pytest.approx(1.9 / (0.999 * CAUTION * 5 + 10), rel=1e-3)
+    useless = Planner([drafting((1.0,) * 4, (0.0,) * 4)], batch=1, curve=CURVE)
+    assert useless.best_alike().sizes == [0]
