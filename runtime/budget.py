@@ -8,7 +8,7 @@ from typing import Protocol
 from spec_trt.runtime.allowance import UNLIMITED, Allowance, BudgetName, Size
 from spec_trt.runtime.costs import Costs, DraftCost
 from spec_trt.runtime.outlook import Outlook
-from spec_trt.runtime.pass_plan import CAUTION, Drafting, Planner
+from spec_trt.runtime.pass_plan import Drafting, Planner
 
 __all__ = ["Budget", "Sized"]
 
@@ -135,7 +135,7 @@ def _paying(one: Drafting, steps: Sequence[float], rate: float) -> Allowance:
     return Allowance(
         nodes=nodes,
         prices=list(accumulate((price * step for step in steps[:nodes]), initial=0.0)),
-        level_price=price * CAUTION * (one.cost.level_ms or 0.0),
+        level_price=price * (one.cost.level_ms or 0.0),
     )
 
 

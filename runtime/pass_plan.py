@@ -9,13 +9,7 @@ from spec_trt.runtime.allowance import Size
 from spec_trt.runtime.costs import DraftCost
 from spec_trt.runtime.outlook import Outlook
 
-__all__ = ["CAUTION", "Drafting", "PassPlan", "Planner"]
-
-CAUTION = 1.25
-"""What drafting and larger passes are taken to cost, for one millisecond that they were measured to.
-
-Chances are guesses and so are costs on a machine that does other work too: what seems to pay just so often does not.
-"""
+__all__ = ["Drafting", "PassPlan", "Planner"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +34,9 @@ class Drafting:
         if not size.nodes:
             return 0.0
         if self.cost.fixed_ms is None:
-            return CAUTION * self.cost.pass_ms
+            return self.cost.pass_ms
         levels, inner = (size.levels, size.levels) if usual else self.outlook.drafting(size)
-        return CAUTION * (
-            self.cost.fixed_ms + levels * (self.cost.level_ms or 0.0) + inner * (self.cost.node_ms or 0.0)
-        )
+        return self.cost.fixed_ms + levels * (self.cost.level_ms or 0.0) + inner * (self.cost.node_ms or 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +76,7 @@ class Planner:
     ) -> None:
         self._drafting, self._batch = drafting, batch
         self._plain_ms = curve[0] + overhead_ms
-        self._steps = [CAUTION * (after - before) for before, after in pairwise(curve)]
+        self._steps = [after - before for before, after in pairwise(curve)]
 
     def best_alike(self) -> PassPlan:
         """Of the plans in which all may have as many nodes, the one with the most tokens per millisecond."""

@@ -16,7 +16,6 @@ from spec_trt.runtime.budget import Budget
 from spec_trt.runtime.costs import COSTS_FILE, Costs, DraftCost, VerifyCost
 from spec_trt.runtime.drafters import METHODS
 from spec_trt.runtime.outlook import Outlook, Worth
-from spec_trt.runtime.pass_plan import CAUTION
 from spec_trt.runtime.tree import ROOT, TreeBuilder
 from tests.runtime.fake_engine import fake_engine
 from tests.runtime.fakes import FakeTarget
@@ -119,7 +118,7 @@ def test_it_is_nearly_as_fast_as_the_best_size_and_never_much_slower_than_plain(
         ratios.append(run(budget, [sequence], 300, world))
     best = best_fixed(chance, world, draft_ms)
     assert np.mean(ratios) >= 0.97
-    assert np.mean(ratios) >= 0.91 * best
+    assert np.mean(ratios) >= 0.92 * best
 
 
 @pytest.mark.parametrize("claimed", [None, 0.8])
@@ -177,8 +176,8 @@ def test_a_node_has_its_price_and_a_level_too():
     world.draft["eagle2"] = DraftCost(pass_ms=3.0, fixed_ms=1.0, level_ms=2.0, node_ms=0.0)  # type: ignore[index]
     sequence = Simulated(0.5, most=1, method="eagle2")  # there is nothing larger to try
     [allowance] = Budget(lambda: world).allow([sequence], [64])
-    rate = allowance.level_price / (CAUTION * 2.0)
-    assert allowance.prices == pytest.approx([0.0, CAUTION * 0.5 * rate])
+    rate = allowance.level_price / 2.0
+    assert allowance.prices == pytest.approx([0.0, 0.5 * rate])
     assert 0.1 < rate < 0.2  # tokens per millisecond: between plain decoding's and all that could be accepted
 
 

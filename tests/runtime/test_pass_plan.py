@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from spec_trt.runtime.allowance import Size
 from spec_trt.runtime.costs import DraftCost
 from spec_trt.runtime.outlook import Outlook, Worth
-from spec_trt.runtime.pass_plan import CAUTION, Drafting, Planner
+from spec_trt.runtime.pass_plan import Drafting, Planner
 
 SIZES = [Size(nodes=0), Size(nodes=1), Size(nodes=2, levels=1), Size(nodes=4, levels=2)]
 CURVE = [10.0, 14.0, 15.0, 19.0, 19.5]
@@ -30,7 +30,7 @@ def expected_ms(presents, sizes) -> float:
         for count, present, size in zip(counts, presents, sizes, strict=True):
             more = [*([1.0, *present][: size + 1]), 0.0, 0.0, 0.0, 0.0, 0.0]
             chances.append(more[count] - more[count + 1])
-        total += prod(chances) * (CURVE[0] + CAUTION * (CURVE[max(counts)] - CURVE[0]))
+        total += prod(chances) * CURVE[max(counts)]
     return total
 
 
@@ -59,8 +59,8 @@ def test_what_a_tree_costs_is_what_the_pass_would_save_without_it(presents):
 def test_drafting_costs_what_its_parts_do():
     whole = DraftCost(pass_ms=3.0, fixed_ms=1.0, level_ms=0.5, node_ms=0.1)
     one = Drafting(outlook=Outlook(SIZES, Worth(accepted=[0.1] * 4, present=[1.0] * 4)), cost=whole)
-    assert [one.ms(size) for size in SIZES] == pytest.approx([CAUTION * ms for ms in (0.0, 1.0, 1.6, 2.2)])
-    assert drafting(pass_ms=3.0).ms(SIZES[1]) == CAUTION * 3.0
+    assert [one.ms(size) for size in SIZES] == pytest.approx([0.0, 1.0, 1.6, 2.2])
+    assert drafting(pass_ms=3.0).ms(SIZES[1]) == 3.0
 
 
 def test_the_best_plan_has_the_most_tokens_per_millisecond():
@@ -68,6 +68,6 @@ def test_the_best_plan_has_the_most_tokens_per_millisecond():
     assert free.best_alike().sizes == [4]
     dear = Planner([drafting((1.0,) * 4, (0.9, 0.8, 0.7, 0.6))], batch=1, curve=[10.0, 15.0, 40.0, 60.0, 90.0])
     assert dear.best_alike().sizes == [1]
-    assert dear.best_alike().rate == pytest.approx(1.9 / (0.999 * CAUTION * 5 + 10), rel=1e-3)
+    assert dear.best_alike().rate == pytest.approx(1.9 / (0.999 * 5 + 10), rel=1e-3)
     useless = Planner([drafting((1.0,) * 4, (0.0,) * 4)], batch=1, curve=CURVE)
     assert useless.best_alike().sizes == [0]
