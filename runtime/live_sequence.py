@@ -11,7 +11,7 @@ import numpy as np
 
 from spec_trt import names
 from spec_trt.runtime.accept import Acceptance, emitted_tokens
-from spec_trt.runtime.allowance import UNLIMITED, Allowance, BudgetName, Size
+from spec_trt.runtime.allowance import Allowance, BudgetName, Size
 from spec_trt.runtime.drafters.drafter import Drafter, PassOutput
 from spec_trt.runtime.drafters.heads import HeadName, Heads
 from spec_trt.runtime.feed import Feed
@@ -81,7 +81,7 @@ class LiveSequence:
         self._draft, self._wants_log_probs = draft, log_probs
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._cancelled = threading.Event()
-        self._allowance = UNLIMITED
+        self._allowed = 0
         self.read, self._parts = 0, list[Mapping[str, "Tensor"]]()
         self._log_probs: list[float] = []
 
@@ -167,7 +167,7 @@ class LiveSequence:
     def propose(self, allowance: Allowance) -> Tree:
         """The drafter's tree."""
         max_depth = self.stopper.remaining - 1
-        self._allowance = replace(allowance, nodes=min(allowance.nodes, max_depth))  # places that could be there
+        self._allowed = min(allowance.nodes, max_depth)  # as many places as could be there
         with self.failing_alone(), self.stats.time("draft"):
             return self._drafter.propose(max_depth, allowance)
         return TreeBuilder(self.text[-1]).build()
@@ -209,7 +209,7 @@ class LiveSequence:
                 self._drafter.observe(tree, out, path, extra)
         if self.outlook is not None:
             with self.failing_alone():
-                self.outlook.learn(tree, path, self._allowance)
+                self.outlook.learn(tree, path, self._allowed)
 
 
 def _log_probs(logits: "Tensor", path: Sequence[int], tokens: Sequence[int]) -> list[float]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from spec_trt.errors import ConfigError
-from spec_trt.runtime.allowance import Allowance, Size
+from spec_trt.runtime.allowance import Size
 from spec_trt.runtime.tree import Tree
 
 __all__ = ["Outlook", "Worth"]
@@ -145,21 +145,21 @@ class Outlook:
         """Runs of the draft model that a tree of some size takes behind the first, and nodes drafted behind in them."""
         return self._drafting[size.nodes]
 
-    def learn(self, tree: Tree, path: Sequence[int], allowance: Allowance) -> None:
+    def learn(self, tree: Tree, path: Sequence[int], allowed: int) -> None:
         """Take what a pass has shown.
 
         Args:
             tree: What was verified.
             path: Its accepted nodes, the root first.
-            allowance: What it was allowed to have.
+            allowed: Nodes below the root that it could have had.
         """
-        allowed = min(allowance.nodes, len(self._signs))
+        allowed = min(allowed, len(self._signs))
         self._blend(allowed, len(tree) - 1, _signs(tree, path))
         if allowed:
             self._learn_drafting(tree, self.size(allowed).nodes)
         self._calibrate(sum(tree.chances.values()), len(path) - 1 if tree.chances else 0)
         if self._beyond is not None:
-            self._beyond.learn(tree, path, allowance)
+            self._beyond.learn(tree, path, allowed)
         self._sum()
 
     def _blend(self, allowed: int, nodes: int, signs: dict[int, float]) -> None:

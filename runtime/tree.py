@@ -1,5 +1,6 @@
 """The token tree: what every drafter proposes and every verify pass runs."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -175,12 +176,13 @@ class TreeBuilder:
             self._parents.append(parent)
         return node
 
-    def add_chain(self, parent: int, tokens: Sequence[int]) -> list[int]:
-        """The nodes of a chain of tokens below `parent`."""
+    def add_chain(self, parent: int, tokens: Sequence[int], scores: Sequence[float] = ()) -> list[int]:
+        """The nodes of a chain of tokens below `parent`; their chances too, where the logarithms of these are given."""
         nodes: list[int] = []
         for token in tokens:
             parent = self.add(parent, token)
             nodes.append(parent)
+        self.chances |= {node: math.exp(score) for node, score in zip(nodes, scores, strict=False)}
         return nodes
 
     def build(self) -> Tree:

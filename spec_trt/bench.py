@@ -183,7 +183,7 @@ def _run_interleaved(
     takes the median's place there, so that it is seen.
 
     Raises:
-        SpecTrtError: A method's runs differ from one another: always a fault.
+        SpecTrtError: A method's runs differ from one another though its trees have fixed sizes: always a fault.
     """
     rounds = [{name: engine.generate(prompt, run) for name, run in runs.items()} for _ in range(config.repeats)]
     medians = {name: _median_run([results[name] for results in rounds]) for name in runs}

@@ -1,6 +1,5 @@
 """Jacobi decoding: the target's own answers to a chain of guesses are the next guesses."""
 
-import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -82,8 +81,7 @@ class JacobiDrafter:
         scores = self._rates.scores(self._kinds[:count])
         count = min(count, allowance.affordable(scores))
         builder = TreeBuilder(self._root)
-        nodes = builder.add_chain(ROOT, self._guesses[:count])
-        builder.chances |= {node: math.exp(score) for node, score in zip(nodes, scores, strict=False)}
+        builder.add_chain(ROOT, self._guesses[:count], scores)
         return builder.build()
 
     def observe(self, tree: Tree, out: "PassOutput", path: Sequence[int], extra: int) -> None:

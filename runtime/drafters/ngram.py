@@ -1,6 +1,5 @@
 """Prompt lookup: the text so far, searched for its own newest tokens, continues the draft."""
 
-import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -156,8 +155,7 @@ class NgramDrafter:
         kinds: list[Hashable] = [(length, number == 0) for number in range(len(draft))]
         scores = self._rates.scores(kinds)
         count = allowance.affordable(scores)
-        nodes = builder.add_chain(ROOT, draft[:count])
-        builder.chances |= {node: math.exp(score) for node, score in zip(nodes, scores, strict=False)}
+        builder.add_chain(ROOT, draft[:count], scores)
         self._kinds = kinds[:count]
 
     def _found(self, max_depth: int) -> tuple[int, list[int]]:

@@ -75,7 +75,7 @@ class Simulated:
         while accepted < len(tree) - 1 and self.dice.random() < self.chance:
             accepted += 1
         if self.outlook is not None:
-            self.outlook.learn(tree, range(accepted + 1), allowance)
+            self.outlook.learn(tree, range(accepted + 1), allowance.nodes)
         self.has_drafted = allowance.nodes > 0
         self.drafted.append(len(tree) - 1)
         self.emitted += accepted + 1
