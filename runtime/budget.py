@@ -1,6 +1,8 @@
 """How large a tree pays: decided before every pass, from what passes cost and what drafts have been worth."""
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate
 from typing import Protocol
@@ -18,7 +20,7 @@ _LONG_MEMORY = 400
 _PAST_STEP = 64
 """Rows of the cache that are told apart."""
 
-_TRIALS = 0.01
+_TRIALS = 0.005
 """Share of the tokens that may be lost to trials of larger trees than the best."""
 
 
@@ -49,6 +51,8 @@ class Budget:
         self._read_costs = costs
         self._known: dict[tuple[str, tuple[Size, ...]], Outlook] = {}
         self._credit = 0.0
+        self._setting: tuple[object, ...] = ()
+        self._decided = _Decision(allowances=[])
         self._curve_ms = lru_cache(maxsize=1024)(self._measured_curve)
 
     def allow(self, sequences: Sequence[Sized], lengths: Sequence[int]) -> list[Allowance]:
@@ -63,12 +67,20 @@ class Budget:
         if not sized:
             return [_fixed(sequence) for sequence in sequences]
         past = _PAST_STEP * round(sum(lengths) / len(lengths) / _PAST_STEP)
-        largest = max(outlook.sizes[-1].nodes for _, outlook in sized)
-        curve = self._curve_ms(largest, past, len(sequences))
-        drafting = [Drafting(outlook=outlook, cost=self._costs.draft.get(method, _FREE)) for method, outlook in sized]
-        planner = Planner(drafting, batch=len(sequences), curve=curve, overhead_ms=self._costs.overhead_ms)
-        allowances = iter(self._allowances(drafting, planner))
+        setting = (len(sequences), past, *(outlook for _, outlook in sized))
+        if not self._rests(setting):
+            self._decided = self._decide(sized, batch=len(sequences), past=past)
+            self._setting = setting
+        allowances = iter(self._decided.allowances)
         return [next(allowances) if outlook else _fixed(sequence) for sequence, outlook in pairs]
+
+    def _rests(self, setting: tuple[object, ...]) -> bool:
+        """Whether nothing is to be decided anew: where nothing was drafted, no sequence has shown anything since."""
+        decided = self._decided
+        if not decided.is_plain or self._setting != setting or self._credit + decided.saved >= decided.trial_loss:
+            return False
+        self._credit += decided.saved
+        return True
 
     def _outlook(self, sequence: Sized) -> Outlook | None:
         """A sequence's, begun with what is known of its method; None where it has a size of its own."""
@@ -84,29 +96,30 @@ class Budget:
         worth = self._costs.worth.get(method)
         return Outlook(sizes, worth and worth.resized(sizes[-1].nodes), memory=_LONG_MEMORY)
 
-    def _allowances(self, drafting: Sequence[Drafting], planner: Planner) -> list[Allowance]:
+    def _decide(self, sized: Sequence[tuple[str, Outlook]], *, batch: int, past: int) -> "_Decision":
         """What pays for itself; or more than that, as often as trying it loses little.
 
         All try it together: what none of them could pay for alone may pay for all. Nothing has a price then, so that
         drafters that had trusted themselves too much learn of it when they are right again.
         """
+        drafting = [Drafting(outlook=outlook, cost=self._costs.draft.get(method, _FREE)) for method, outlook in sized]
+        curve = self._curve_ms(max(one.outlook.sizes[-1].nodes for one in drafting), past, batch)
+        planner = Planner(drafting, batch=batch, curve=curve, overhead_ms=self._costs.overhead_ms)
         best = planner.best_alike()
         paying = [_paying(one, planner.own_steps(one.outlook, best), best.rate) for one in drafting]
         sizes = [allowance.nodes for allowance in paying]
         plan = best if sizes == best.sizes else planner.plan(sizes)
-        self._credit += _TRIALS * plan.tokens
+        saved = _TRIALS * plan.tokens
+        self._credit += saved
 
         larger = [size.nodes for one in drafting for size in one.outlook.sizes if size.nodes > max(best.sizes)]
         nodes = min(larger, default=max(best.sizes))
         tried = [one.outlook.size(nodes).nodes for one in drafting]
-        if tried == sizes:
-            return paying
-        trial = planner.plan(tried, usual=True)
-        loss = max(plan.rate * trial.ms - trial.tokens, 0.0)
+        loss = math.inf if tried == sizes else planner.trial_loss(tried, plan)
         if loss > self._credit:
-            return paying
+            return _Decision(allowances=paying, saved=saved, trial_loss=loss)
         self._credit -= loss
-        return [Allowance(nodes=size) for size in tried]
+        return _Decision(allowances=[Allowance(nodes=size) for size in tried])
 
     @cached_property
     def _costs(self) -> Costs:
@@ -117,6 +130,26 @@ class Budget:
     def _measured_curve(self, nodes: int, past: int, batch: int) -> list[float]:
         """Milliseconds of a pass whose largest tree has none to so many nodes below the root."""
         return [self._costs.verify_ms(1 + count, past=past, batch=batch) for count in range(nodes + 1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Decision:
+    """What the trees of a pass may have.
+
+    Attributes:
+        allowances: Of each sequence that is sized.
+        saved: Tokens that the pass adds to what may be lost to trials.
+        trial_loss: What the next trial would lose.
+    """
+
+    allowances: Sequence[Allowance]
+    saved: float = 0.0
+    trial_loss: float = 0.0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is drafted."""
+        return not any(allowance.nodes for allowance in self.allowances)
 
 
 def _paying(one: Drafting, steps: Sequence[float], rate: float) -> Allowance:

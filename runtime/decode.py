@@ -23,7 +23,8 @@ def decode_pass(sequences: Sequence[LiveSequence], target: Target, budget: Budge
     needs = frozenset[str]().union(*(sequence.needs for sequence in sequences))
     costs = [sequence.stats for sequence in sequences]
 
-    allowances = budget.allow(sequences, target.cache.lengths[: len(sequences)].tolist())
+    with shared_time(costs, "draft"):
+        allowances = budget.allow(sequences, target.cache.lengths[: len(sequences)].tolist())
     trees = [sequence.propose(allowance) for sequence, allowance in zip(sequences, allowances, strict=True)]
     with shared_time(costs, "verify"):
         verified = target.verify(trees, needs)

@@ -204,11 +204,11 @@ class LiveSequence:
 
     def observe(self, tree: Tree, out: PassOutput, path: Sequence[int], extra: int) -> None:
         """Let the drafter learn from the pass, unless it was the last; and whoever sizes its trees."""
-        if not self.ended:
-            with self.failing_alone(), self.stats.time("draft"):
-                self._drafter.observe(tree, out, path, extra)
-        if self.outlook is not None:
-            with self.failing_alone():
+        if self.ended:
+            return
+        with self.failing_alone(), self.stats.time("draft"):
+            self._drafter.observe(tree, out, path, extra)
+            if self.outlook is not None:
                 self.outlook.learn(tree, path, self._allowed)
 
 

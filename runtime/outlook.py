@@ -154,13 +154,13 @@ class Outlook:
             allowed: Nodes below the root that it could have had.
         """
         allowed = min(allowed, len(self._signs))
-        self._blend(allowed, len(tree) - 1, _signs(tree, path))
-        if allowed:
-            self._learn_drafting(tree, self.size(allowed).nodes)
         self._calibrate(sum(tree.chances.values()), len(path) - 1 if tree.chances else 0)
+        self._blend(allowed, len(tree) - 1, _signs(tree, path))
         if self._beyond is not None:
             self._beyond.learn(tree, path, allowed)
-        self._sum()
+        if allowed:  # or else only how much is known has changed, not what
+            self._learn_drafting(tree, self.size(allowed).nodes)
+            self._sum()
 
     def _blend(self, allowed: int, nodes: int, signs: dict[int, float]) -> None:
         for place in range(allowed):
@@ -168,8 +168,7 @@ class Outlook:
             rate = 1 / self._passes[place]
             self._present[place] += rate * ((place < nodes) - self._present[place])
             self._signs[place] += rate * (signs.get(place, 0.0) - self._signs[place])
-        for place in range(allowed, len(self._passes)):
-            self._passes[place] = max(_FORGOTTEN * self._passes[place], _FEWEST_PASSES)
+        self._passes[allowed:] = [max(_FORGOTTEN * passes, _FEWEST_PASSES) for passes in self._passes[allowed:]]
 
     def _learn_drafting(self, tree: Tree, nodes: int) -> None:
         levels, inner = self._drafting[nodes]

@@ -1,7 +1,7 @@
 """What a pass emits and takes, by how large the trees in it may be."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -80,13 +80,15 @@ class Planner:
 
     def best_alike(self) -> PassPlan:
         """Of the plans in which all may have as many nodes, the one with the most tokens per millisecond."""
-        absent = self._absent([one.outlook.sizes[-1].nodes for one in self._drafting])
-        plans = []
-        for nodes, ms in enumerate(self._verify_ms(absent)):
-            sizes = [one.outlook.size(nodes) for one in self._drafting]
-            if max(size.nodes for size in sizes) == nodes:
-                plans.append(self._with_drafts(sizes, ms, absent[:nodes]))
-        return max(plans, key=lambda plan: plan.rate)
+        verify_ms = self._verify_ms(self._absent([one.outlook.sizes[-1].nodes for one in self._drafting]))
+        rates = {nodes: self._tokens(sizes) / self._ms(sizes, verify_ms[nodes]) for nodes, sizes in self._alike()}
+        best = max(rates, key=rates.__getitem__)
+        return self.plan([one.outlook.size(best).nodes for one in self._drafting])
+
+    def _alike(self) -> Iterator[tuple[int, list[Size]]]:
+        """Every number of nodes that is a size of someone's, and all sequences' sizes then."""
+        for nodes in sorted({size.nodes for one in self._drafting for size in one.outlook.sizes}):
+            yield nodes, [one.outlook.size(nodes) for one in self._drafting]
 
     def plan(self, nodes: Sequence[int], *, usual: bool = False) -> PassPlan:
         """The plan in which each sequence may have so many nodes.
@@ -97,7 +99,22 @@ class Planner:
         """
         absent = self._absent(nodes, usual=usual)
         sizes = [one.outlook.size(count) for one, count in zip(self._drafting, nodes, strict=True)]
-        return self._with_drafts(sizes, self._verify_ms(absent)[-1], absent, usual=usual)
+        return PassPlan(
+            sizes=[size.nodes for size in sizes],
+            tokens=self._tokens(sizes),
+            ms=self._ms(sizes, self._verify_ms(absent)[-1], usual=usual),
+            absent=absent,
+        )
+
+    def trial_loss(self, nodes: Sequence[int], plan: PassPlan) -> float:
+        """Tokens that a pass is expected to lose to another plan's rate, where nothing has a price in it.
+
+        Args:
+            nodes: Of each sequence, how many it may have.
+            plan: The other plan.
+        """
+        trial = self.plan(nodes, usual=True)
+        return max(plan.rate * trial.ms - trial.tokens, 0.0)
 
     def own_steps(self, outlook: Outlook, plan: PassPlan) -> list[float]:
         """Milliseconds that each node of one sequence's tree costs a pass, as no other tree has so many."""
@@ -119,13 +136,9 @@ class Planner:
         longer = (step * (1 - none) for step, none in zip(self._steps, absent, strict=False))
         return list(accumulate(longer, initial=self._plain_ms))
 
-    def _with_drafts(
-        self, sizes: Sequence[Size], verify_ms: float, absent: Sequence[float], *, usual: bool = False
-    ) -> PassPlan:
-        drafting = list(zip(self._drafting, sizes, strict=True))
-        return PassPlan(
-            sizes=[size.nodes for size in sizes],
-            tokens=self._batch + sum(one.outlook.gain(size.nodes) for one, size in drafting),
-            ms=verify_ms + sum(one.ms(size, usual=usual) for one, size in drafting),
-            absent=absent,
-        )
+    def _tokens(self, sizes: Sequence[Size]) -> float:
+        return self._batch + sum(one.outlook.gain(size.nodes) for one, size in zip(self._drafting, sizes, strict=True))
+
+    def _ms(self, sizes: Sequence[Size], verify_ms: float, *, usual: bool = False) -> float:
+        """Of a pass, its drafting too."""
+        return verify_ms + sum(one.ms(size, usual=usual) for one, size in zip(self._drafting, sizes, strict=True))

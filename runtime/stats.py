@@ -21,9 +21,9 @@ class Stats:
         passes: Verify passes; prefill is not one.
         nodes: Nodes verified, roots included.
         accepted_by_depth: For each depth from 1, how many passes accepted at least that many drafts.
-        seconds: Time by phase: `prefill` of the prompt, a draft model's included, `draft` (propose and observe),
-            `verify`, `accept`, `commit`, and `emit` (stop, detokenize). Waiting for a consumer is in none. A pass or
-            commit that serves several sequences counts in full for each.
+        seconds: Time by phase: `prefill` of the prompt, a draft model's included, `draft` (size the tree, propose and
+            observe), `verify`, `accept`, `commit`, and `emit` (stop, detokenize). Waiting for a consumer is in none.
+            What serves several sequences at once counts in full for each: a pass, its sizes, its commit.
         reused_tokens: Tokens of the prompt that an earlier sequence had left in the cache.
         first_token_seconds: Of each generation, the time from its submission to its first tokens.
         gaps: Between one pass's tokens and the next one's: seconds, and how many tokens then came.

@@ -130,9 +130,9 @@ class Recording:
 
     @cached_property
     def spans(self) -> list[list[Span]]:
-        """The spans of every pass, from its drafting on: what the drafter learns from it is part of it."""
+        """The spans of every pass: its tree is sized, drafted, verified, and what is learned from it is part of it."""
         spans = [span for span in self.stats.spans if span.phase != "prefill"]
-        begins = [place - 1 for place, span in enumerate(spans) if span.phase == "verify"]
+        begins = [place - 2 for place, span in enumerate(spans) if span.phase == "verify"]
         return [spans[begin:end] for begin, end in zip(begins, [*begins[1:], len(spans)], strict=True)]
 
     @property

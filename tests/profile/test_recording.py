@@ -81,14 +81,14 @@ def test_what_drafts_were_worth_is_counted_place_by_place(recordings):
     assert worth([recording for recording in recordings if recording.method == "autoregressive"]).calibration == 1
 
 
-def test_a_pass_goes_from_drafting_to_what_is_learned_of_it(recordings):
+def test_a_pass_goes_from_its_size_to_what_is_learned_of_it(recordings):
     for recording in recordings:
         assert len(recording.spans) == len(recording.passes)
-        whole = ["draft", "verify", "accept", "commit", "emit", "draft"]
+        whole = ["draft", "draft", "verify", "accept", "commit", "emit", "draft"]  # sizes, nodes, what is learned
         assert [[span.phase for span in group] for group in recording.spans[:-1]] == [whole] * (
             len(recording.spans) - 1
         )
-        assert [span.phase for span in recording.spans[-1]] == whole[:5]  # an ended sequence learns no more
+        assert [span.phase for span in recording.spans[-1]] == whole[:6]  # an ended sequence learns no more
         flat = [span for group in recording.spans for span in group]
         assert all(before.ended <= after.started for before, after in pairwise(flat))
         assert recording.prefill

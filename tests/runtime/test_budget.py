@@ -153,6 +153,37 @@ def test_a_batch_finds_what_pays_for_all_and_for_none_alone(claimed):
     assert run(budget, sequences, 300, world) > 0.9 * best_fixed(0.9, world, 0.0, batch=8)
 
 
+class Counting(Budget):
+    """Counts its decisions."""
+
+    decisions = 0
+
+    def _decide(self, *args, **named):
+        self.decisions += 1
+        return super()._decide(*args, **named)
+
+
+class Restless(Counting):
+    """Decides anew before every pass."""
+
+    def _rests(self, _setting):
+        return False
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("chance", [0.0, 0.3, 0.9])
+def test_where_nothing_was_drafted_the_decision_is_the_one_it_would_be_anew(chance, batch):
+    world, drafted = costs(2.0, draft_ms=1.0), []
+    counting, restless = Counting(lambda: world), Restless(lambda: world)
+    for budget in (counting, restless):
+        sequences = [Simulated(chance, claimed=0.6, draft_ms=1.0, dice=random.Random(seed)) for seed in range(batch)]
+        run(budget, sequences, 400, world)
+        drafted.append([sequence.drafted for sequence in sequences])
+    assert drafted[0] == drafted[1]
+    assert restless.decisions == 400
+    assert counting.decisions < (100 if chance == 0 else 401)
+
+
 def test_each_sequence_of_a_batch_drafts_what_its_own_drafting_pays_for():
     world = costs(0.05, draft_ms=3.0)
     budget = Budget(lambda: world)
