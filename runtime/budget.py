@@ -31,6 +31,10 @@ class Sized(Protocol):
     budget: int | BudgetName
     outlook: Outlook | None
 
+    @property
+    def backlog(self) -> int:
+        """Rows of its text that its head has yet to read before it drafts."""
+
     def sizes(self) -> Sequence[Size]:
         """The sizes of tree that its drafter can make use of."""
 
@@ -63,19 +67,23 @@ class Budget:
             lengths: Of each, its committed rows.
         """
         pairs = [(sequence, self._outlook(sequence)) for sequence in sequences]
-        sized = [(sequence.method, outlook) for sequence, outlook in pairs if outlook]
+        sized = [(sequence, outlook) for sequence, outlook in pairs if outlook]
         if not sized:
             return [_fixed(sequence) for sequence in sequences]
         past = _PAST_STEP * round(sum(lengths) / len(lengths) / _PAST_STEP)
         setting = (len(sequences), past, *(outlook for _, outlook in sized))
         if not self._rests(setting):
-            self._decided = self._decide(sized, batch=len(sequences), past=past)
+            drafting = [self._drafting(sequence, outlook) for sequence, outlook in sized]
+            self._decided = self._decide(drafting, batch=len(sequences), past=past)
             self._setting = setting
         allowances = iter(self._decided.allowances)
         return [next(allowances) if outlook else _fixed(sequence) for sequence, outlook in pairs]
 
     def _rests(self, setting: tuple[object, ...]) -> bool:
-        """Whether nothing is to be decided anew: where nothing was drafted, no sequence has shown anything since."""
+        """Whether nothing is to be decided anew.
+
+        Where nothing was drafted, no sequence has shown anything since, and a trial has only become dearer.
+        """
         decided = self._decided
         if not decided.is_plain or self._setting != setting or self._credit + decided.saved >= decided.trial_loss:
             return False
@@ -96,13 +104,16 @@ class Budget:
         worth = self._costs.worth.get(method)
         return Outlook(sizes, worth and worth.resized(sizes[-1].nodes), memory=_LONG_MEMORY)
 
-    def _decide(self, sized: Sequence[tuple[str, Outlook]], *, batch: int, past: int) -> "_Decision":
+    def _drafting(self, sequence: Sized, outlook: Outlook) -> Drafting:
+        cost = self._costs.draft.get(sequence.method, _FREE)
+        return Drafting(outlook=outlook, cost=cost, backlog=sequence.backlog)
+
+    def _decide(self, drafting: Sequence[Drafting], *, batch: int, past: int) -> "_Decision":
         """What pays for itself; or more than that, as often as trying it loses little.
 
         All try it together: what none of them could pay for alone may pay for all. Nothing has a price then, so that
         drafters that had trusted themselves too much learn of it when they are right again.
         """
-        drafting = [Drafting(outlook=outlook, cost=self._costs.draft.get(method, _FREE)) for method, outlook in sized]
         curve = self._curve_ms(max(one.outlook.sizes[-1].nodes for one in drafting), past, batch)
         planner = Planner(drafting, batch=batch, curve=curve, overhead_ms=self._costs.overhead_ms)
         best = planner.best_alike()

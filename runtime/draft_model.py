@@ -1,7 +1,7 @@
 """The EAGLE draft model: its graph and cache, run over the target's true rows and its own tentative levels."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,9 @@ from spec_trt.runtime.session import Session
 __all__ = ["DraftModel", "DraftStep"]
 
 Numbers = Sequence[int] | NDArray[np.int64]
+
+_MOST_WAITING = 16
+"""Passes whose rows wait while nothing is drafted: features take memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +52,8 @@ class DraftModel:
 
     Row t of its cache is made of the target's feature at t and the token at t + 1, and has position t. `take` takes
     what such rows are made of; `extend` commits them and drafts behind the last of them. `expand` drafts on behind the
-    nodes of a tree's level, their rows tentative: the next `extend` overwrites them.
+    nodes of a tree's level, their rows tentative: the next `extend` overwrites them. While nothing is drafted, rows may
+    wait.
 
     Args:
         session: The `eagle` graph.
@@ -83,34 +87,56 @@ class DraftModel:
         self._passes: dict[_PassSize, _Pass] = {}
         self._bound_buffer = self.cache.buffer
         self._newest_feature = on_host(self._new_features(1, facts.hidden)[0])
-        self._taken = [on_host(self._new_features(self._chunk, target.hidden)[0]) for _ in self.needs]
         self._newest: DraftStep
-        self._tokens: list[int] = []  # behind the rows that were taken
+        self._taken = self._new_taken()
+        self._waiting: list[_Taken] = []  # earlier ones, full
         self._index = RowIndex(self._chunk, session.device)
 
     def reset(self, rows: int = 0, *, keep: int = 0) -> None:
         """Begin a sequence whose prompt makes `rows` rows, the first `keep` of which are there."""
         self.cache.reset(0, rows=rows, keep=keep)
-        self._tokens.clear()
+        self.forget()
 
-    def take(self, features: Mapping[str, Tensor], nodes: Sequence[int], tokens: Sequence[int]) -> None:
+    def forget(self) -> None:
+        """Let go of what was taken and not committed."""
+        self._taken.tokens.clear()
+        self._waiting.clear()
+
+    @property
+    def backlog(self) -> int:
+        """Rows that the next `extend` commits."""
+        return sum(len(taken.tokens) for taken in (*self._waiting, self._taken))
+
+    def take(
+        self, features: Mapping[str, Tensor], nodes: Sequence[int], tokens: Sequence[int], *, may_wait: bool = False
+    ) -> None:
         """Take the target's newest rows, for the next `extend` to commit.
 
         Args:
             features: The base graph's outputs that `needs` names, [nodes of its pass, hidden] each.
             nodes: Which of the pass's nodes, at least one, in the order of their positions.
             tokens: The token that followed each of them.
+            may_wait: Whether rows of more than one pass wait too: they cost nothing then if nothing is drafted again.
         """
         sources = [on_host(features[name]) for name in self.needs]
         for start in range(0, len(nodes), self._chunk):
             chosen = nodes[start : start + self._chunk]
-            if len(self._tokens) + len(chosen) > self._chunk:
-                self._commit_taken(logits=False)
-            rows = slice(len(self._tokens), len(self._tokens) + len(chosen))
-            index = slice(chosen.start, chosen.stop) if isinstance(chosen, range) else self._index.on_device(chosen)
-            for taken, source in zip(self._taken, sources, strict=True):
+            if len(self._taken.tokens) + len(chosen) > self._chunk:
+                self._make_room(may_wait=may_wait)
+            rows = slice(len(self._taken.tokens), len(self._taken.tokens) + len(chosen))
+            index = _slice_of(chosen) or self._index.on_device(chosen)
+            for taken, source in zip(self._taken.features, sources, strict=True):
                 taken[rows] = source[index]
-            self._tokens += tokens[start : start + self._chunk]
+            self._taken.tokens.extend(tokens[start : start + self._chunk])
+
+    def _make_room(self, *, may_wait: bool) -> None:
+        if not may_wait:
+            self._commit_all()
+            return
+        if len(self._waiting) == _MOST_WAITING:
+            self._commit(self._waiting.pop(0))
+        self._waiting.append(self._taken)
+        self._taken = self._new_taken()
 
     def extend(self, *, logits: bool = False) -> DraftStep:
         """Commit what was taken and draft behind the last row, in place of all tentative ones.
@@ -121,19 +147,25 @@ class DraftModel:
         Returns:
             The last row's predictions; the next `extend` overwrites them.
         """
-        last = len(self._tokens) - 1
+        last = len(self._taken.tokens) - 1
         if last >= 0:
-            self._newest = self._last_row(self._commit_taken(logits=logits), last)
+            self._newest = self._last_row(self._commit_all(logits=logits), last)
         return self._newest
 
-    def _commit_taken(self, *, logits: bool) -> "_Pass":
+    def _commit_all(self, *, logits: bool = False) -> "_Pass":
+        """Commit what was taken; the pass of the newest rows."""
+        while self._waiting:
+            self._commit(self._waiting.pop(0))
+        return self._commit(self._taken, logits=logits)
+
+    def _commit(self, taken: "_Taken", *, logits: bool = False) -> "_Pass":
         self.cache.truncate()
-        count, first = len(self._tokens), int(self.cache.lengths[0])
+        count, first = len(taken.tokens), int(self.cache.lengths[0])
         bound = self._bound(count, causal=True, logits=logits)
-        bound.write_target_features(self._taken, count)
-        self._run(bound, self._tokens, np.arange(first, first + count))
+        bound.write_target_features(taken.features, count)
+        self._run(bound, taken.tokens, np.arange(first, first + count))
         self.cache.commit(bound.new_rows, [range(count)])
-        self._tokens.clear()
+        taken.tokens.clear()
         return bound
 
     def expand(self, step: DraftStep, rows: Numbers, tokens: Numbers) -> DraftStep:
@@ -233,6 +265,9 @@ class DraftModel:
         )
         return _Fusion(graph=graph, features=on_host(features))
 
+    def _new_taken(self) -> "_Taken":
+        return _Taken(features=[on_host(self._new_features(self._chunk, self._target_hidden)[0]) for _ in self.needs])
+
     def _new_features(self, nodes: int, width: int) -> Tensor:
         return torch.zeros(1, nodes, width, dtype=self._dtype, device=self._session.device)
 
@@ -251,6 +286,26 @@ class DraftModel:
             names.TOKEN_IDS: torch.zeros(shape, dtype=torch.int64, device=device),
             names.LOG_PROBS: torch.zeros(shape, dtype=torch.float32, device=device),
         }
+
+
+def _slice_of(nodes: Sequence[int]) -> slice | None:
+    """Neighbouring nodes as a slice, where it is plain to see that they are: it is the shorter way to them."""
+    if isinstance(nodes, range):
+        return slice(nodes.start, nodes.stop)
+    return slice(nodes[0], nodes[0] + 1) if len(nodes) == 1 else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Taken:
+    """What rows of the target are made of, as many as one pass runs.
+
+    Attributes:
+        features: Of each that the draft needs, [rows, hidden].
+        tokens: Behind each row; as many as there are rows.
+    """
+
+    features: Sequence[Any]
+    tokens: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

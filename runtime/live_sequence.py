@@ -123,6 +123,7 @@ class LiveSequence:
             kept: First tokens of the prompt whose rows are there already, the head's own included.
         """
         self.read = self.stats.reused_tokens = kept
+        self._heads = heads
         with self.failing_alone():
             self._drafter = self._draft(heads)
             self._start_if_read()
@@ -163,6 +164,11 @@ class LiveSequence:
     def sizes(self) -> Sequence[Size]:
         """The drafter's; see `Drafter.sizes`."""
         return self._drafter.sizes()
+
+    @property
+    def backlog(self) -> int:
+        """Rows of its text that its head has yet to read before it drafts."""
+        return 0 if self.head is None else self._heads.backlog(self.head)
 
     def propose(self, allowance: Allowance) -> Tree:
         """The drafter's tree."""

@@ -54,13 +54,14 @@ class MedusaModel:
             outputs={},
         )
 
-    def take(self, hidden_state: Tensor) -> None:
+    def take(self, hidden_states: Tensor, row: int) -> None:
         """Take what the next `draft` is made of.
 
         Args:
-            hidden_state: [hidden], of the token before the newest; head h drafts the token h + 1 behind the newest.
+            hidden_states: [rows, hidden], of a pass.
+            row: That of the token before the newest; head h drafts the token h + 1 behind the newest.
         """
-        self._hidden_state[0, 0] = on_host(hidden_state)
+        self._hidden_state[0, 0] = on_host(hidden_states)[row]
 
     def draft(self) -> MedusaDraft:
         """What every head finds likeliest; the next call overwrites it."""

@@ -106,6 +106,7 @@ class Outlook:
         self._signs = [accepted / known.calibration for accepted in known.accepted]
         self._present = list(known.present)
         self._passes: list[float] = [passes] * places
+        self._rests = 0
         self._drafting = {size.nodes: (float(size.levels), float(size.levels)) for size in sizes}
         if beyond is not None:
             self._drafting = dict(beyond._drafting)
@@ -153,14 +154,18 @@ class Outlook:
             path: Its accepted nodes, the root first.
             allowed: Nodes below the root that it could have had.
         """
-        allowed = min(allowed, len(self._signs))
-        self._calibrate(sum(tree.chances.values()), len(path) - 1 if tree.chances else 0)
-        self._blend(allowed, len(tree) - 1, _signs(tree, path))
         if self._beyond is not None:
             self._beyond.learn(tree, path, allowed)
-        if allowed:  # or else only how much is known has changed, not what
-            self._learn_drafting(tree, self.size(allowed).nodes)
-            self._sum()
+        allowed = min(allowed, len(self._signs))
+        if not allowed:
+            self._rests += 1
+            return
+        self._wake()
+        self._blend(allowed, len(tree) - 1, _signs(tree, path))
+        self._fade(allowed)
+        self._calibrate(sum(tree.chances.values()), len(path) - 1 if tree.chances else 0)
+        self._learn_drafting(tree, self.size(allowed).nodes)
+        self._sum()
 
     def _blend(self, allowed: int, nodes: int, signs: dict[int, float]) -> None:
         for place in range(allowed):
@@ -168,7 +173,17 @@ class Outlook:
             rate = 1 / self._passes[place]
             self._present[place] += rate * ((place < nodes) - self._present[place])
             self._signs[place] += rate * (signs.get(place, 0.0) - self._signs[place])
-        self._passes[allowed:] = [max(_FORGOTTEN * passes, _FEWEST_PASSES) for passes in self._passes[allowed:]]
+
+    def _fade(self, first: int) -> None:
+        """Let what is known of the places from one on count less."""
+        self._passes[first:] = [max(_FORGOTTEN * passes, _FEWEST_PASSES) for passes in self._passes[first:]]
+
+    def _wake(self) -> None:
+        """Let everything fade, once for every pass that drafted nothing: how much is known, but not what."""
+        for _ in range(self._rests):
+            self._fade(0)
+            self._calibrate(0.0, 0)
+        self._rests = 0
 
     def _learn_drafting(self, tree: Tree, nodes: int) -> None:
         levels, inner = self._drafting[nodes]

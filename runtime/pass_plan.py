@@ -19,10 +19,17 @@ class Drafting:
     Attributes:
         outlook: What its drafts will be worth.
         cost: What drafting takes.
+        backlog: Rows that its head has yet to read before it drafts.
     """
 
     outlook: Outlook
     cost: DraftCost
+    backlog: int = 0
+
+    @property
+    def backlog_ms(self) -> float:
+        """What reading its backlog takes, once: a row is one that something could be drafted behind."""
+        return self.backlog * (self.cost.node_ms or 0.0)
 
     def ms(self, size: Size, *, usual: bool = False) -> float:
         """Milliseconds that drafting a tree of some size takes.
@@ -109,12 +116,15 @@ class Planner:
     def trial_loss(self, nodes: Sequence[int], plan: PassPlan) -> float:
         """Tokens that a pass is expected to lose to another plan's rate, where nothing has a price in it.
 
+        What heads have yet to read for it is lost too: who drafts on does not pay it again.
+
         Args:
             nodes: Of each sequence, how many it may have.
             plan: The other plan.
         """
         trial = self.plan(nodes, usual=True)
-        return max(plan.rate * trial.ms - trial.tokens, 0.0)
+        backlog_ms = sum(one.backlog_ms for one, count in zip(self._drafting, nodes, strict=True) if count)
+        return max(plan.rate * (trial.ms + backlog_ms) - trial.tokens, 0.0)
 
     def own_steps(self, outlook: Outlook, plan: PassPlan) -> list[float]:
         """Milliseconds that each node of one sequence's tree costs a pass, as no other tree has so many."""

@@ -90,6 +90,7 @@ class Slots:
         slot.sequence, slot.left = None, self._clock
         slot.tokens = sequence.prompt[: sequence.read] if keeps else []
         slot.head = sequence.head if sequence.is_read else None
+        slot.heads.forget()
         self._cache.keep(place, len(slot.tokens))
         self._clock += 1
         if place != last:

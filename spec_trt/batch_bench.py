@@ -12,7 +12,7 @@ from spec_trt.bench_report import BASELINE
 from spec_trt.errors import ConfigError
 from spec_trt.prompts import PromptRecord
 from spec_trt.runtime.engine import Engine
-from spec_trt.runtime.generation import GenerationConfig, Result
+from spec_trt.runtime.generation import Result
 from spec_trt.runtime.sampling import Sampling
 from spec_trt.runtime.scheduler import Scheduler, SchedulerConfig
 from spec_trt.runtime.stats import Stats
@@ -56,7 +56,7 @@ def check_batches(batches: Sequence[int], records: Sequence[PromptRecord], confi
 
 def planned_answers(batches: Sequence[int], prompts: int, config: BenchConfig) -> int:
     """How many answers `run_batch_bench` gives."""
-    return len(_plan(batches, config)) * prompts * config.repeats
+    return sum(map(len, _plan(batches, config).values())) * prompts * config.repeats
 
 
 def run_batch_bench(
@@ -88,13 +88,10 @@ def run_batch_bench(
             "smaller one, or build it again with a larger --max-batch"
         )
     prompts = first_prompts(engine, records, config)
-    plan, runs = _plan(batches, config), config.runs()
-    for name, batch in plan:
-        _warm_up(engine, prompts, name, runs[name], batch)
     served = [
-        _serve(engine, prompts, name, runs[name], batch, on_answer)
-        for _ in range(config.repeats)
-        for name, batch in plan
+        one
+        for batch, names in _plan(batches, config).items()
+        for one in _take_turns(engine, prompts, names, config, batch, on_answer)
     ]
     report = BatchReport(prompts=len(prompts), max_new_tokens=config.max_new_tokens, sampling=config.sampling)
     for each in served:
@@ -102,35 +99,40 @@ def run_batch_bench(
     return report
 
 
-def _plan(batches: Sequence[int], config: BenchConfig) -> list[tuple[str, int]]:
-    """Plain decoding one at a time, then every method at every batch."""
-    return list(dict.fromkeys([(BASELINE, 1), *((name, batch) for name in config.runs() for batch in batches)]))
+def _plan(batches: Sequence[int], config: BenchConfig) -> dict[int, list[str]]:
+    """Who is served at which batch: plain decoding one at a time first, then every method at every batch."""
+    return {1: [BASELINE]} | {batch: list(config.runs()) for batch in batches}
 
 
-def _warm_up(engine: Engine, prompts: Sequence[list[int]], name: str, run: GenerationConfig, batch: int) -> None:
-    """Let first-use costs fall before the clock counts."""
-    _serve(engine, prompts[:batch], name, replace(run, max_new_tokens=min(run.max_new_tokens, WARM_UP_TOKENS)), batch)
-
-
-def _serve(
+def _take_turns(
     engine: Engine,
     prompts: Sequence[list[int]],
-    name: str,
-    run: GenerationConfig,
+    names: Sequence[str],
+    config: BenchConfig,
     batch: int,
-    on_answer: Callable[[], object] = lambda: None,
-) -> _Served:
-    """Answer all prompts with so many in flight, the next one as soon as one has ended."""
+    on_answer: Callable[[], object],
+) -> list[_Served]:
+    """Serve all prompts by every method in turn, by one scheduler.
+
+    First-use costs fall before the clock counts: methods start, and the cache grows to what the longest prompts need.
+    """
+    runs = config.runs()
     # As nothing is taken over of earlier texts, a run does not depend on those before it.
     serving = SchedulerConfig(slots=batch, queue=batch, reuse_prefixes=False)
     with ThreadPoolExecutor(batch) as clients, Scheduler(engine, serving):
-        began = time.perf_counter()
-        results = []
-        for result in clients.map(partial(engine.generate, config=run), prompts):
-            results.append(result)
-            on_answer()
-        seconds = time.perf_counter() - began
-    return _Served(name=name, batch=batch, seconds=seconds, results=results)
+
+        def served(name: str) -> _Served:
+            began, results = time.perf_counter(), []
+            for result in clients.map(partial(engine.generate, config=runs[name]), prompts):
+                results.append(result)
+                on_answer()
+            return _Served(name=name, batch=batch, seconds=time.perf_counter() - began, results=results)
+
+        for name in names:
+            brief = replace(runs[name], max_new_tokens=min(config.max_new_tokens, WARM_UP_TOKENS))
+            engine.generate(prompts[:batch], brief)
+        engine.generate(sorted(prompts, key=len)[-batch:], runs[BASELINE])
+        return [served(name) for _ in range(config.repeats) for name in names]
 
 
 def _score(

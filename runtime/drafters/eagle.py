@@ -75,7 +75,7 @@ class EagleDrafter:
     def observe(self, tree: Tree, out: "PassOutput", path: Sequence[int], extra: int) -> None:
         """Give the draft its true rows: the features of the accepted nodes, each with the token after it."""
         self._root, self._can_draft = extra, True
-        self._model.take(out.tensors, path, emitted_tokens(tree, path, extra))
+        self._model.take(out.tensors, path, emitted_tokens(tree, path, extra), may_wait=True)
 
 
 class StaticGrower:

@@ -31,6 +31,15 @@ class Heads:
         """Rows of the text that a head's own cache holds; any number where it has no cache."""
         return math.inf if name == "medusa" or self.eagle is None else int(self.eagle.cache.lengths[0])
 
+    def backlog(self, name: HeadName) -> int:
+        """Rows of the text that a head has yet to read before it drafts."""
+        return self.eagle.backlog if name == "eagle" and self.eagle is not None else 0
+
+    def forget(self) -> None:
+        """Let go of what the text that has ended would have needed."""
+        if self.eagle is not None:
+            self.eagle.forget()
+
     def cut(self, rows: int) -> None:
         """Hold no more rows of a text than so many, nor memory for more."""
         if self.eagle is not None:

@@ -38,7 +38,7 @@ class MedusaDrafter:
         """Begin a sequence; one of a single token has no hidden state to draft from yet. See `Drafter.start`."""
         self._root, self._can_draft = prompt[-1], out is not None
         if out is not None:
-            self._model.take(out.tensors[names.HIDDEN_STATES][-1])
+            self._model.take(out.tensors[names.HIDDEN_STATES], -1)
 
     def sizes(self) -> Sequence[Size]:
         """Beginnings of the static tree; the heads run once for any."""
@@ -47,8 +47,8 @@ class MedusaDrafter:
     def propose(self, max_depth: int, allowance: Allowance = UNLIMITED) -> Tree:
         """The static tree, or its beginning, filled."""
         builder = TreeBuilder(self._root)
-        tree = FilledTree(self._tree, max_depth, allowance, eos_ids=self._eos_ids)
-        if self._can_draft and tree.levels:
+        if self._can_draft and max_depth > 0 and allowance.nodes > 0:
+            tree = FilledTree(self._tree, max_depth, allowance, eos_ids=self._eos_ids)
             drafted = self._model.draft()
             for level, token_ids, log_probs in zip(tree.levels, drafted.token_ids, drafted.log_probs, strict=False):
                 tree.fill(level, token_ids[level.ranks], log_probs[level.ranks])
@@ -58,4 +58,4 @@ class MedusaDrafter:
     def observe(self, tree: Tree, out: "PassOutput", path: Sequence[int], extra: int) -> None:
         """The next drafts are behind the last accepted node."""
         self._root, self._can_draft = extra, True
-        self._model.take(out.tensors[names.HIDDEN_STATES][path[-1]])
+        self._model.take(out.tensors[names.HIDDEN_STATES], path[-1])

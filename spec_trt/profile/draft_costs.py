@@ -98,10 +98,10 @@ def _in_turn(target: Target, run: Callable[[], object], rounds: int) -> HeadPart
 
 
 def _medusa_run(model: MedusaModel, engine: Engine) -> Callable[[], object]:
-    hidden = torch.zeros(engine.manifest.model.hidden, dtype=DTYPES[engine.manifest.model.dtype])
+    hidden = torch.zeros(1, engine.manifest.model.hidden, dtype=DTYPES[engine.manifest.model.dtype])
 
     def draft() -> None:
-        model.take(hidden)
+        model.take(hidden, 0)
         model.draft()
 
     return draft

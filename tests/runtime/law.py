@@ -86,8 +86,8 @@ class TableMedusa:
 
     facts = MedusaFacts(heads=2, layers=1, top_k=VOCAB, draft_vocab=VOCAB, draft_ids=None, tree=TREE, source="a table")
 
-    def take(self, hidden_state):
-        self.hidden_state = hidden_state
+    def take(self, hidden_states, row):
+        self.hidden_state = hidden_states[row]
 
     def draft(self):
         token_ids = MEDUSA_CANDIDATES[self.hidden_state]
@@ -115,7 +115,7 @@ class TableDraft:
     def reset(self, _rows: int, *, keep: int) -> None:
         assert keep == 0
 
-    def take(self, features, nodes, tokens):
+    def take(self, features, nodes, tokens, *, may_wait=False):  # noqa: ARG002 - nothing costs anything here
         self.newest = features[names.HIDDEN_STATES][nodes[-1]], tokens[-1]
 
     def extend(self, *, logits):  # noqa: ARG002 - a table has them anyway

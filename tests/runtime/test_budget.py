@@ -61,6 +61,7 @@ class Simulated:
     drafted: list[int] = field(default_factory=list)
     has_drafted: bool = False
     emitted: int = 0
+    backlog: int = 0
 
     def sizes(self):
         return [Size(nodes=nodes) for nodes in sizes_up_to(self.most)]

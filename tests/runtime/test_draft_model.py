@@ -12,7 +12,7 @@ from spec_trt.export.torch_reference import reference
 from spec_trt.heads.eagle import EagleConfig, EagleDraft
 from spec_trt.heads.projection import Projection
 from spec_trt.manifest import EagleFacts
-from spec_trt.runtime.draft_model import DraftModel
+from spec_trt.runtime.draft_model import _MOST_WAITING, DraftModel
 from tests.runtime.fake_session import fake_facts
 
 VOCAB, HIDDEN, TOP_K, LAYERS = 20, 8, 4, {1: 1, 3: 2}
@@ -210,6 +210,26 @@ def test_after_rounds_of_drafting_the_cache_is_that_of_the_committed_text(versio
     caches = [held.cache.buffer[:, :, :, : len(text)] for held in (model, fresh)]
     torch.testing.assert_close(*caches, rtol=1e-5, atol=1e-5)
     assert_predicts(fresh_step, 0, chain_logits(draft, features, text, []))
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_rows_that_waited_draft_as_those_that_did_not(version):
+    draft = make_draft(version)
+    model = make_model(draft, chunk=4)
+    count = 4 * (_MOST_WAITING + 3) + 2
+    tokens = [3 * number % VOCAB for number in range(count)]
+    features = target_features(model, count)
+    model.reset(count)
+    for node in range(count):
+        model.take(features, [node], tokens[node : node + 1], may_wait=True)
+        assert model.backlog + model.cache.lengths[0] == node + 1
+        assert model.backlog <= 4 * (_MOST_WAITING + 1)
+        assert model.cache.lengths[0] == 0 or node >= 4 * (_MOST_WAITING + 1)
+    assert_predicts(model.extend(), 0, chain_logits(draft, features, tokens, []))
+    assert model.backlog == 0
+    model.take(features, [0], tokens[:1], may_wait=True)
+    model.forget()
+    assert (model.backlog, model.cache.lengths[0]) == (0, count)
 
 
 def test_a_size_is_bound_once_until_the_cache_grows(monkeypatch):

@@ -63,6 +63,18 @@ def test_drafting_costs_what_its_parts_do():
     assert drafting(pass_ms=3.0).ms(SIZES[1]) == 3.0
 
 
+def test_what_is_yet_to_be_read_is_lost_to_a_trial_and_to_no_plan():
+    cost = DraftCost(pass_ms=2.0, fixed_ms=1.0, level_ms=0.0, node_ms=0.25)
+    found = []
+    for backlog in (0, 40):
+        one = Drafting(outlook=drafting().outlook, cost=cost, backlog=backlog)
+        planner = Planner([one, drafting()], batch=2, curve=CURVE)
+        plan = planner.plan([0, 0])
+        found.append((planner.best_alike(), planner.trial_loss([0, 1], plan), planner.trial_loss([1, 1], plan)))
+    assert found[1][:2] == found[0][:2]  # the other one's trial does not have it read
+    assert found[1][2] - found[0][2] == pytest.approx(2 / CURVE[0] * 40 * 0.25)
+
+
 def test_the_best_plan_has_the_most_tokens_per_millisecond():
     free = Planner([drafting((1.0,) * 4, (0.9, 0.8, 0.7, 0.6))], batch=1, curve=[10.0] * 5)
     assert free.best_alike().sizes == [4]
