@@ -66,18 +66,21 @@ class Budget:
             sequences: Those of the pass.
             lengths: Of each, its committed rows.
         """
-        pairs = [(sequence, self._outlook(sequence)) for sequence in sequences]
-        sized = [(sequence, outlook) for sequence, outlook in pairs if outlook]
-        if not sized:
+        outlooks = [self._outlook(sequence) for sequence in sequences]
+        if not any(outlooks):
             return [_fixed(sequence) for sequence in sequences]
         past = _PAST_STEP * round(sum(lengths) / len(lengths) / _PAST_STEP)
-        setting = (len(sequences), past, *(outlook for _, outlook in sized))
+        setting = (past, *outlooks)
         if not self._rests(setting):
-            drafting = [self._drafting(sequence, outlook) for sequence, outlook in sized]
+            pairs = zip(sequences, outlooks, strict=True)
+            drafting = [self._drafting(sequence, outlook) for sequence, outlook in pairs if outlook]
             self._decided = self._decide(drafting, batch=len(sequences), past=past)
             self._setting = setting
         allowances = iter(self._decided.allowances)
-        return [next(allowances) if outlook else _fixed(sequence) for sequence, outlook in pairs]
+        return [
+            next(allowances) if outlook else _fixed(sequence)
+            for sequence, outlook in zip(sequences, outlooks, strict=True)
+        ]
 
     def _rests(self, setting: tuple[object, ...]) -> bool:
         """Whether nothing is to be decided anew.

@@ -108,7 +108,7 @@ class DraftModel:
         return sum(len(taken.tokens) for taken in (*self._waiting, self._taken))
 
     def take(
-        self, features: Mapping[str, Tensor], nodes: Sequence[int], tokens: Sequence[int], *, may_wait: bool = False
+        self, features: Mapping[str, Rows], nodes: Sequence[int], tokens: Sequence[int], *, may_wait: bool = False
     ) -> None:
         """Take the target's newest rows, for the next `extend` to commit.
 

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from spec_trt import names
 from spec_trt.manifest import MedusaFacts, ModelFacts
 from spec_trt.runtime.bound_graph import BoundGraph
-from spec_trt.runtime.cache_memory import DTYPES, on_host
+from spec_trt.runtime.cache_memory import DTYPES, Rows, on_host
 from spec_trt.runtime.session import Session
 
 __all__ = ["MedusaDraft", "MedusaModel"]
@@ -54,7 +53,7 @@ class MedusaModel:
             outputs={},
         )
 
-    def take(self, hidden_states: Tensor, row: int) -> None:
+    def take(self, hidden_states: Rows, row: int) -> None:
         """Take what the next `draft` is made of.
 
         Args:

@@ -154,12 +154,12 @@ class Outlook:
             path: Its accepted nodes, the root first.
             allowed: Nodes below the root that it could have had.
         """
-        if self._beyond is not None:
-            self._beyond.learn(tree, path, allowed)
         allowed = min(allowed, len(self._signs))
         if not allowed:
-            self._rests += 1
+            self._rest()
             return
+        if self._beyond is not None:
+            self._beyond.learn(tree, path, allowed)
         self._wake()
         self._blend(allowed, len(tree) - 1, _signs(tree, path))
         self._fade(allowed)
@@ -177,6 +177,11 @@ class Outlook:
     def _fade(self, first: int) -> None:
         """Let what is known of the places from one on count less."""
         self._passes[first:] = [max(_FORGOTTEN * passes, _FEWEST_PASSES) for passes in self._passes[first:]]
+
+    def _rest(self) -> None:
+        self._rests += 1
+        if self._beyond is not None:
+            self._beyond._rests += 1
 
     def _wake(self) -> None:
         """Let everything fade, once for every pass that drafted nothing: how much is known, but not what."""

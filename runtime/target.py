@@ -57,14 +57,14 @@ class _Pass:
 
     Attributes:
         graph: The graph.
-        outputs: What is handed out beyond argmax.
+        outputs: What is handed out beyond argmax; a verify pass's features as `on_host` has them.
         argmax: [batch, nodes]; without columns where nothing is projected.
         new_rows: The cache's.
         written: Per sequence, the topology whose mask the inputs hold.
     """
 
     graph: BoundGraph
-    outputs: dict[str, Tensor]
+    outputs: dict[str, Rows]
     argmax: NDArray[np.int64]
     new_rows: Rows
     written: list[Topology | None]
@@ -189,7 +189,10 @@ class Target:
         argmax = graph.outputs.get(names.ARGMAX, nothing)
         return _Pass(
             graph=graph,
-            outputs=outputs,
+            outputs={
+                name: on_host(output) if size.project and name != names.LOGITS else output
+                for name, output in outputs.items()
+            },
             argmax=argmax,
             new_rows=on_host(new_rows),
             written=[None] * size.batch,

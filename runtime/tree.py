@@ -143,6 +143,14 @@ class Tree:
         return nodes[::-1]
 
 
+def root_alone(token: int) -> Tree:
+    """The tree of plain decoding."""
+    return Tree(tokens=np.array([token]), topology=_ROOT_ALONE)
+
+
+_ROOT_ALONE = topology_of((-1,))
+
+
 @dataclass
 class TreeBuilder:
     """Grows a tree as a trie: an equal sibling is found, not added again.

@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from spec_trt.runtime.allowance import UNLIMITED, Allowance, Size
-from spec_trt.runtime.tree import Tree, topology_of
+from spec_trt.runtime.tree import Tree, root_alone
 
 if TYPE_CHECKING:
     from spec_trt.runtime.drafters.drafter import PassOutput
@@ -38,7 +36,7 @@ class AutoregressiveDrafter:
 
     def propose(self, max_depth: int, allowance: Allowance = UNLIMITED) -> Tree:
         """The root alone."""
-        return Tree(tokens=np.array([self._root]), topology=topology_of((-1,)))
+        return root_alone(self._root)
 
     def observe(self, tree: Tree, out: "PassOutput", path: Sequence[int], extra: int) -> None:
         """The extra token is the next root."""

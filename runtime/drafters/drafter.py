@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from spec_trt.runtime.allowance import UNLIMITED, Allowance, Size
 from spec_trt.runtime.tree import Tree
@@ -21,12 +20,12 @@ class PassOutput:
     Attributes:
         argmax: [nodes] int64: the target's greedy next token after every node, accepted or not.
         tensors: Further outputs of the base graph for these nodes, by name, as the drafter's and the acceptance
-            rule's `needs` asked for them: hidden_states [nodes, hidden], features.{i} [nodes, hidden],
-            logits [nodes, vocab].
+            rule's `needs` asked for them: logits [nodes, vocab], a tensor; hidden_states [nodes, hidden] and
+            features.{i} [nodes, hidden], behind a verify pass as `on_host` has them.
     """
 
     argmax: NDArray[np.int64]
-    tensors: dict[str, Tensor] = field(default_factory=dict)
+    tensors: dict[str, Any] = field(default_factory=dict)
 
 
 class Drafter(Protocol):

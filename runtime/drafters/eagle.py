@@ -7,7 +7,7 @@ from spec_trt.runtime.accept import emitted_tokens
 from spec_trt.runtime.allowance import UNLIMITED, Allowance, Size
 from spec_trt.runtime.drafters.filled_tree import FilledTree
 from spec_trt.runtime.drafters.static_tree import StaticTreeOptions
-from spec_trt.runtime.tree import Tree, TreeBuilder
+from spec_trt.runtime.tree import Tree, TreeBuilder, root_alone
 
 if TYPE_CHECKING:
     from spec_trt.runtime.draft_model import DraftModel, DraftStep
@@ -59,6 +59,7 @@ class EagleDrafter:
         self._model.reset(count, keep=count - read)
         if out is not None:
             self._model.take(out.tensors, range(read), prompt[-read:])
+            self._model.extend(logits=self._grower.logits)  # as long as prompts are read; it need not be done again
 
     def sizes(self) -> Sequence[Size]:
         """The grower's."""
@@ -66,10 +67,11 @@ class EagleDrafter:
 
     def propose(self, max_depth: int, allowance: Allowance = UNLIMITED) -> Tree:
         """The root and what the draft model predicts behind it."""
+        if not self._can_draft or max_depth == 0 or allowance.nodes == 0:
+            return root_alone(self._root)
         builder = TreeBuilder(self._root)
-        if self._can_draft and max_depth > 0 and allowance.nodes > 0:
-            step = self._model.extend(logits=self._grower.logits)
-            self._grower.grow(builder, step, max_depth, allowance)
+        step = self._model.extend(logits=self._grower.logits)
+        self._grower.grow(builder, step, max_depth, allowance)
         return builder.build()
 
     def observe(self, tree: Tree, out: "PassOutput", path: Sequence[int], extra: int) -> None:

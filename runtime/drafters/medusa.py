@@ -7,7 +7,7 @@ from spec_trt import names
 from spec_trt.runtime.allowance import UNLIMITED, Allowance, Size
 from spec_trt.runtime.drafters.filled_tree import FilledTree
 from spec_trt.runtime.drafters.static_tree import StaticTreeOptions
-from spec_trt.runtime.tree import Tree, TreeBuilder
+from spec_trt.runtime.tree import Tree, TreeBuilder, root_alone
 
 if TYPE_CHECKING:
     from spec_trt.runtime.drafters.drafter import PassOutput
@@ -46,13 +46,13 @@ class MedusaDrafter:
 
     def propose(self, max_depth: int, allowance: Allowance = UNLIMITED) -> Tree:
         """The static tree, or its beginning, filled."""
-        builder = TreeBuilder(self._root)
-        if self._can_draft and max_depth > 0 and allowance.nodes > 0:
-            tree = FilledTree(self._tree, max_depth, allowance, eos_ids=self._eos_ids)
-            drafted = self._model.draft()
-            for level, token_ids, log_probs in zip(tree.levels, drafted.token_ids, drafted.log_probs, strict=False):
-                tree.fill(level, token_ids[level.ranks], log_probs[level.ranks])
-            tree.insert(builder)
+        if not self._can_draft or max_depth == 0 or allowance.nodes == 0:
+            return root_alone(self._root)
+        builder, drafted = TreeBuilder(self._root), self._model.draft()
+        tree = FilledTree(self._tree, max_depth, allowance, eos_ids=self._eos_ids)
+        for level, token_ids, log_probs in zip(tree.levels, drafted.token_ids, drafted.log_probs, strict=False):
+            tree.fill(level, token_ids[level.ranks], log_probs[level.ranks])
+        tree.insert(builder)
         return builder.build()
 
     def observe(self, tree: Tree, out: "PassOutput", path: Sequence[int], extra: int) -> None:

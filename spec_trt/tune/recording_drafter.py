@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from spec_trt.runtime.allowance import UNLIMITED, Allowance, Size
-from spec_trt.runtime.tree import Tree, topology_of
+from spec_trt.runtime.tree import Tree, root_alone
 
 if TYPE_CHECKING:
     from spec_trt.runtime.drafters.drafter import Drafter, PassOutput
@@ -36,7 +36,7 @@ class RecordingDrafter:
         """The root of the tree that is kept."""
         tree = self._drafter.propose(max_depth)
         self._trees.append(tree)
-        return Tree(tokens=tree.tokens[:1], topology=topology_of((-1,)))
+        return root_alone(int(tree.tokens[0]))
 
     def observe(self, tree: Tree, out: "PassOutput", path: Sequence[int], extra: int) -> None:
         """Let the drafter learn from the pass."""
