@@ -20,8 +20,8 @@ _LONG_MEMORY = 400
 _PAST_STEP = 64
 """Rows of the cache that are told apart."""
 
-_TRIALS = 0.005
-"""Share of the tokens that may be lost to trials of larger trees than the best."""
+_TRIALS = 0.003
+"""Share of the passes that may be lost to trials of larger trees than the best."""
 
 
 class Sized(Protocol):
@@ -66,7 +66,7 @@ class Budget:
             sequences: Those of the pass.
             lengths: Of each, its committed rows.
         """
-        outlooks = [self._outlook(sequence) for sequence in sequences]
+        outlooks = [sequence.outlook or self._outlook(sequence) for sequence in sequences]
         if not any(outlooks):
             return [_fixed(sequence) for sequence in sequences]
         past = _PAST_STEP * round(sum(lengths) / len(lengths) / _PAST_STEP)
@@ -88,14 +88,14 @@ class Budget:
         Where nothing was drafted, no sequence has shown anything since, and a trial has only become dearer.
         """
         decided = self._decided
-        if not decided.is_plain or self._setting != setting or self._credit + decided.saved >= decided.trial_loss:
+        if not decided.is_plain or self._setting != setting or self._credit + _TRIALS >= decided.trial_loss:
             return False
-        self._credit += decided.saved
+        self._credit += _TRIALS
         return True
 
     def _outlook(self, sequence: Sized) -> Outlook | None:
-        """A sequence's, begun with what is known of its method; None where it has a size of its own."""
-        if sequence.budget == "auto" and sequence.outlook is None:
+        """A sequence's first, begun with what is known of its method; None where it has a size of its own."""
+        if sequence.budget == "auto":
             sizes = tuple(sequence.sizes())
             if (sequence.method, sizes) not in self._known:
                 self._known[sequence.method, sizes] = self._measured(sequence.method, sizes)
@@ -123,15 +123,14 @@ class Budget:
         paying = [_paying(one, planner.own_steps(one.outlook, best), best.rate) for one in drafting]
         sizes = [allowance.nodes for allowance in paying]
         plan = best if sizes == best.sizes else planner.plan(sizes)
-        saved = _TRIALS * plan.tokens
-        self._credit += saved
+        self._credit += _TRIALS
 
         larger = [size.nodes for one in drafting for size in one.outlook.sizes if size.nodes > max(best.sizes)]
         nodes = min(larger, default=max(best.sizes))
         tried = [one.outlook.size(nodes).nodes for one in drafting]
         loss = math.inf if tried == sizes else planner.trial_loss(tried, plan)
         if loss > self._credit:
-            return _Decision(allowances=paying, saved=saved, trial_loss=loss)
+            return _Decision(allowances=paying, trial_loss=loss)
         self._credit -= loss
         return _Decision(allowances=[Allowance(nodes=size) for size in tried])
 
@@ -152,12 +151,10 @@ class _Decision:
 
     Attributes:
         allowances: Of each sequence that is sized.
-        saved: Tokens that the pass adds to what may be lost to trials.
-        trial_loss: What the next trial would lose.
+        trial_loss: What the next trial would lose, in passes.
     """
 
     allowances: Sequence[Allowance]
-    saved: float = 0.0
     trial_loss: float = 0.0
 
     @property

@@ -1,6 +1,6 @@
 """The memory of caches: taken, laid out, and moved from one layout to another."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,18 @@ from torch import Tensor
 
 from spec_trt.huge_pages import prefer_huge_pages
 
-__all__ = ["ALIGNMENT", "DTYPES", "Rows", "aligned", "move_rows", "on_host", "untouched_zeros", "zeros"]
+__all__ = [
+    "ALIGNMENT",
+    "DTYPES",
+    "Rows",
+    "aligned",
+    "copied",
+    "joined_rows",
+    "move_rows",
+    "on_host",
+    "untouched_zeros",
+    "zeros",
+]
 
 Rows = Tensor | NDArray[Any]
 """Rows of a cache: a tensor, or `on_host` of one, which takes no detour through PyTorch to read."""
@@ -77,3 +88,13 @@ def on_host(tensor: Rows) -> Any:  # noqa: ANN401 - an array or a tensor: both a
     if isinstance(tensor, np.ndarray) or tensor.device.type != "cpu":
         return tensor
     return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def joined_rows(parts: Sequence[Any]) -> Any:  # noqa: ANN401 - see `on_host`
+    """Rows behind one another in memory of their own: arrays as an array, tensors as a tensor."""
+    return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else torch.cat(list(parts))
+
+
+def copied(rows: Rows) -> Rows:
+    """The same numbers in memory of their own."""
+    return rows.copy() if isinstance(rows, np.ndarray) else rows.clone()

@@ -1,7 +1,8 @@
 """The EAGLE draft model: its graph and cache, run over the target's true rows and its own tentative levels."""
 
+from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 from spec_trt import names
 from spec_trt.manifest import EagleFacts, ModelFacts
 from spec_trt.runtime.bound_graph import BoundGraph
-from spec_trt.runtime.cache_memory import DTYPES, Rows, on_host
+from spec_trt.runtime.cache_memory import DTYPES, Rows, joined_rows, on_host
 from spec_trt.runtime.fixed_shapes import FixedShapes
 from spec_trt.runtime.kv_cache import KVCache
 from spec_trt.runtime.row_index import RowIndex
@@ -22,8 +23,8 @@ __all__ = ["DraftModel", "DraftStep"]
 
 Numbers = Sequence[int] | NDArray[np.int64]
 
-_MOST_WAITING = 16
-"""Passes whose rows wait while nothing is drafted: features take memory."""
+_MOST_WAITING = 1024
+"""Rows that wait at the most while nothing is drafted: features take memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +89,8 @@ class DraftModel:
         self._bound_buffer = self.cache.buffer
         self._newest_feature = on_host(self._new_features(1, facts.hidden)[0])
         self._newest: DraftStep
-        self._taken = self._new_taken()
-        self._waiting: list[_Taken] = []  # earlier ones, full
+        self._taken = deque[list[Any]]()  # of the rows to come, what each call of `take` gave of each that it needs
+        self._tokens: list[int] = []  # behind each of these rows
         self._index = RowIndex(self._chunk, session.device)
 
     def reset(self, rows: int = 0, *, keep: int = 0) -> None:
@@ -99,16 +100,16 @@ class DraftModel:
 
     def forget(self) -> None:
         """Let go of what was taken and not committed."""
-        self._taken.tokens.clear()
-        self._waiting.clear()
+        self._taken.clear()
+        self._tokens.clear()
 
     @property
     def backlog(self) -> int:
         """Rows that the next `extend` commits."""
-        return sum(len(taken.tokens) for taken in (*self._waiting, self._taken))
+        return len(self._tokens)
 
     def take(
-        self, features: Mapping[str, Rows], nodes: Sequence[int], tokens: Sequence[int], *, may_wait: bool = False
+        self, features: Mapping[str, Rows], nodes: Sequence[int], tokens: Sequence[int], *, lasting: bool = False
     ) -> None:
         """Take the target's newest rows, for the next `extend` to commit.
 
@@ -116,27 +117,18 @@ class DraftModel:
             features: The base graph's outputs that `needs` names, [nodes of its pass, hidden] each.
             nodes: Which of the pass's nodes, at least one, in the order of their positions.
             tokens: The token that followed each of them.
-            may_wait: Whether rows of more than one pass wait too: they cost nothing then if nothing is drafted again.
+            lasting: Whether the features stay as they are, so that they need not be copied; a range of nodes then.
         """
         sources = [on_host(features[name]) for name in self.needs]
-        for start in range(0, len(nodes), self._chunk):
-            chosen = nodes[start : start + self._chunk]
-            if len(self._taken.tokens) + len(chosen) > self._chunk:
-                self._make_room(may_wait=may_wait)
-            rows = slice(len(self._taken.tokens), len(self._taken.tokens) + len(chosen))
-            index = _slice_of(chosen) or self._index.on_device(chosen)
-            for taken, source in zip(self._taken.features, sources, strict=True):
-                taken[rows] = source[index]
-            self._taken.tokens.extend(tokens[start : start + self._chunk])
-
-    def _make_room(self, *, may_wait: bool) -> None:
-        if not may_wait:
-            self._commit_all()
-            return
-        if len(self._waiting) == _MOST_WAITING:
-            self._commit(self._waiting.pop(0))
-        self._waiting.append(self._taken)
-        self._taken = self._new_taken()
+        if lasting:
+            self._taken.append([source[nodes[0] : nodes[-1] + 1] for source in sources])
+        else:
+            for start in range(0, len(nodes), self._chunk):
+                index = self._index.on_device(nodes[start : start + self._chunk])
+                self._taken.append([source[index] for source in sources])
+        self._tokens += tokens
+        if len(self._tokens) > _MOST_WAITING:
+            self._commit_oldest()
 
     def extend(self, *, logits: bool = False) -> DraftStep:
         """Commit what was taken and draft behind the last row, in place of all tentative ones.
@@ -147,26 +139,35 @@ class DraftModel:
         Returns:
             The last row's predictions; the next `extend` overwrites them.
         """
-        last = len(self._taken.tokens) - 1
-        if last >= 0:
-            self._newest = self._last_row(self._commit_all(logits=logits), last)
+        if self._tokens:
+            while len(self._tokens) > self._chunk:
+                self._commit_oldest()
+            last = len(self._tokens) - 1
+            self._newest = self._last_row(self._commit_oldest(logits=logits), last)
         return self._newest
 
-    def _commit_all(self, *, logits: bool = False) -> "_Pass":
-        """Commit what was taken; the pass of the newest rows."""
-        while self._waiting:
-            self._commit(self._waiting.pop(0))
-        return self._commit(self._taken, logits=logits)
-
-    def _commit(self, taken: "_Taken", *, logits: bool = False) -> "_Pass":
+    def _commit_oldest(self, *, logits: bool = False) -> "_Pass":
+        """Commit as many of the rows that were taken as one pass runs."""
         self.cache.truncate()
-        count, first = len(taken.tokens), int(self.cache.lengths[0])
+        count, first = min(len(self._tokens), self._chunk), int(self.cache.lengths[0])
         bound = self._bound(count, causal=True, logits=logits)
-        bound.write_target_features(taken.features, count)
-        self._run(bound, taken.tokens, np.arange(first, first + count))
+        bound.write_target_features(self._oldest(count), count)
+        self._run(bound, self._tokens[:count], np.arange(first, first + count))
         self.cache.commit(bound.new_rows, [range(count)])
-        taken.tokens.clear()
+        del self._tokens[:count]
         return bound
+
+    def _oldest(self, count: int) -> list[Any]:
+        """Take the features of so many rows out of those that were taken: [count, hidden] of each that it needs."""
+        parts: list[list[Any]] = []
+        while count:
+            part = self._taken.popleft()
+            if len(part[0]) > count:
+                self._taken.appendleft([feature[count:] for feature in part])
+                part = [feature[:count] for feature in part]
+            count -= len(part[0])
+            parts.append(part)
+        return parts[0] if len(parts) == 1 else [joined_rows(features) for features in zip(*parts, strict=True)]
 
     def expand(self, step: DraftStep, rows: Numbers, tokens: Numbers) -> DraftStep:
         """Draft behind some of the tokens that the newest step predicted.
@@ -265,9 +266,6 @@ class DraftModel:
         )
         return _Fusion(graph=graph, features=on_host(features))
 
-    def _new_taken(self) -> "_Taken":
-        return _Taken(features=[on_host(self._new_features(self._chunk, self._target_hidden)[0]) for _ in self.needs])
-
     def _new_features(self, nodes: int, width: int) -> Tensor:
         return torch.zeros(1, nodes, width, dtype=self._dtype, device=self._session.device)
 
@@ -286,26 +284,6 @@ class DraftModel:
             names.TOKEN_IDS: torch.zeros(shape, dtype=torch.int64, device=device),
             names.LOG_PROBS: torch.zeros(shape, dtype=torch.float32, device=device),
         }
-
-
-def _slice_of(nodes: Sequence[int]) -> slice | None:
-    """Neighbouring nodes as a slice, where it is plain to see that they are: it is the shorter way to them."""
-    if isinstance(nodes, range):
-        return slice(nodes.start, nodes.stop)
-    return slice(nodes[0], nodes[0] + 1) if len(nodes) == 1 else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Taken:
-    """What rows of the target are made of, as many as one pass runs.
-
-    Attributes:
-        features: Of each that the draft needs, [rows, hidden].
-        tokens: Behind each row; as many as there are rows.
-    """
-
-    features: Sequence[Any]
-    tokens: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from spec_trt import names
 from spec_trt.manifest import MedusaFacts, ModelFacts
 from spec_trt.runtime.bound_graph import BoundGraph
-from spec_trt.runtime.cache_memory import DTYPES, Rows, on_host
+from spec_trt.runtime.cache_memory import DTYPES, Rows, copied, on_host
 from spec_trt.runtime.session import Session
 
 __all__ = ["MedusaDraft", "MedusaModel"]
@@ -41,7 +41,7 @@ class MedusaModel:
         self.facts = facts
         hidden_state = torch.zeros(1, 1, target.hidden, dtype=DTYPES[target.dtype], device=session.device)
         shape = (1, 1, facts.heads, facts.top_k)
-        self._hidden_state = on_host(hidden_state)
+        self._hidden_state, self._newest = on_host(hidden_state), on_host(hidden_state)[0, 0]
         self._graph = BoundGraph(
             session,
             written={},
@@ -53,17 +53,20 @@ class MedusaModel:
             outputs={},
         )
 
-    def take(self, hidden_states: Rows, row: int) -> None:
+    def take(self, hidden_states: Rows, row: int, *, lasting: bool = False) -> None:
         """Take what the next `draft` is made of.
 
         Args:
             hidden_states: [rows, hidden], of a pass.
             row: That of the token before the newest; head h drafts the token h + 1 behind the newest.
+            lasting: Whether they stay as they are, so that nothing need be copied.
         """
-        self._hidden_state[0, 0] = on_host(hidden_states)[row]
+        newest = on_host(hidden_states)[row]
+        self._newest = newest if lasting else copied(newest)
 
     def draft(self) -> MedusaDraft:
         """What every head finds likeliest; the next call overwrites it."""
+        self._hidden_state[0, 0] = self._newest
         self._graph.run()
         outputs = self._graph.outputs
         return MedusaDraft(token_ids=outputs[names.TOKEN_IDS][0, 0], log_probs=outputs[names.LOG_PROBS][0, 0])

@@ -114,7 +114,7 @@ class Planner:
         )
 
     def trial_loss(self, nodes: Sequence[int], plan: PassPlan) -> float:
-        """Tokens that a pass is expected to lose to another plan's rate, where nothing has a price in it.
+        """What a pass is expected to lose to another plan, where nothing has a price in it: its share of the plan's.
 
         What heads have yet to read for it is lost too: who drafts on does not pay it again.
 
@@ -124,7 +124,7 @@ class Planner:
         """
         trial = self.plan(nodes, usual=True)
         backlog_ms = sum(one.backlog_ms for one, count in zip(self._drafting, nodes, strict=True) if count)
-        return max(plan.rate * (trial.ms + backlog_ms) - trial.tokens, 0.0)
+        return max((trial.ms + backlog_ms) / plan.ms - trial.tokens / plan.tokens, 0.0)
 
     def own_steps(self, outlook: Outlook, plan: PassPlan) -> list[float]:
         """Milliseconds that each node of one sequence's tree costs a pass, as no other tree has so many."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from spec_trt import names
 from spec_trt.manifest import ModelFacts
 from spec_trt.runtime.bound_graph import BoundGraph
-from spec_trt.runtime.cache_memory import DTYPES, Rows, on_host
+from spec_trt.runtime.cache_memory import DTYPES, Rows, copied, on_host
 from spec_trt.runtime.drafters.drafter import PassOutput
 from spec_trt.runtime.fixed_shapes import FixedShapes
 from spec_trt.runtime.kv_cache import KVCache
@@ -235,7 +235,7 @@ def joined(parts: Sequence[Mapping[str, Tensor]]) -> PassOutput | None:
     if not parts or not parts[0]:
         return None
     whole = parts[0] if len(parts) == 1 else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-    return PassOutput(argmax=np.empty(0, dtype=np.int64), tensors=dict(whole))
+    return PassOutput(argmax=np.empty(0, dtype=np.int64), tensors=dict(whole), lasting=True)
 
 
 def _chain(tokens: Sequence[int]) -> Tree:
@@ -265,11 +265,19 @@ def _write_mask(mask: NDArray[np.bool_], tree: Tree) -> None:
 
 
 def _per_sequence(bound: _Pass, trees: Sequence[Tree], needs: Collection[str]) -> list[PassOutput]:
-    """Split a pass's outputs by sequence; arrays and tensors are views, valid until the next pass."""
+    """Split a pass's outputs by sequence: arrays and tensors are views, of memory of their own where there are few.
+
+    Where nothing was drafted all features are copied at once, for much less than what each sequence's own copy takes.
+    """
+    lasting = bound.argmax.shape[1] == 1
+    outputs = {
+        name: copied(output) if lasting and name != names.LOGITS else output for name, output in bound.outputs.items()
+    }
     return [
         PassOutput(
             argmax=bound.argmax[row, : len(tree)],
-            tensors={name: bound.outputs[name][row, : len(tree)] for name in needs},
+            tensors={name: outputs[name][row, : len(tree)] for name in needs},
+            lasting=lasting,
         )
         for row, tree in enumerate(trees)
     ]

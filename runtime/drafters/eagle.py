@@ -58,7 +58,7 @@ class EagleDrafter:
         read = 0 if out is None else len(out.tensors[self._model.needs[0]])
         self._model.reset(count, keep=count - read)
         if out is not None:
-            self._model.take(out.tensors, range(read), prompt[-read:])
+            self._model.take(out.tensors, range(read), prompt[-read:], lasting=out.lasting)
             self._model.extend(logits=self._grower.logits)  # as long as prompts are read; it need not be done again
 
     def sizes(self) -> Sequence[Size]:
@@ -77,7 +77,7 @@ class EagleDrafter:
     def observe(self, tree: Tree, out: "PassOutput", path: Sequence[int], extra: int) -> None:
         """Give the draft its true rows: the features of the accepted nodes, each with the token after it."""
         self._root, self._can_draft = extra, True
-        self._model.take(out.tensors, path, emitted_tokens(tree, path, extra), may_wait=True)
+        self._model.take(out.tensors, path, emitted_tokens(tree, path, extra), lasting=out.lasting)
 
 
 class StaticGrower:

@@ -38,7 +38,7 @@ class MedusaDrafter:
         """Begin a sequence; one of a single token has no hidden state to draft from yet. See `Drafter.start`."""
         self._root, self._can_draft = prompt[-1], out is not None
         if out is not None:
-            self._model.take(out.tensors[names.HIDDEN_STATES], -1)
+            self._model.take(out.tensors[names.HIDDEN_STATES], -1, lasting=out.lasting)
 
     def sizes(self) -> Sequence[Size]:
         """Beginnings of the static tree; the heads run once for any."""
@@ -58,4 +58,4 @@ class MedusaDrafter:
     def observe(self, tree: Tree, out: "PassOutput", path: Sequence[int], extra: int) -> None:
         """The next drafts are behind the last accepted node."""
         self._root, self._can_draft = extra, True
-        self._model.take(out.tensors[names.HIDDEN_STATES], path[-1])
+        self._model.take(out.tensors[names.HIDDEN_STATES], path[-1], lasting=out.lasting)

@@ -86,7 +86,7 @@ class TableMedusa:
 
     facts = MedusaFacts(heads=2, layers=1, top_k=VOCAB, draft_vocab=VOCAB, draft_ids=None, tree=TREE, source="a table")
 
-    def take(self, hidden_states, row):
+    def take(self, hidden_states, row, *, lasting):  # noqa: ARG002 - all numbers stay here
         self.hidden_state = hidden_states[row]
 
     def draft(self):
@@ -115,7 +115,7 @@ class TableDraft:
     def reset(self, _rows: int, *, keep: int) -> None:
         assert keep == 0
 
-    def take(self, features, nodes, tokens, *, may_wait=False):  # noqa: ARG002 - nothing costs anything here
+    def take(self, features, nodes, tokens, *, lasting):  # noqa: ARG002 - all numbers stay here
         self.newest = features[names.HIDDEN_STATES][nodes[-1]], tokens[-1]
 
     def extend(self, *, logits):  # noqa: ARG002 - a table has them anyway

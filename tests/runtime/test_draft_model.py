@@ -12,7 +12,8 @@ from spec_trt.export.torch_reference import reference
 from spec_trt.heads.eagle import EagleConfig, EagleDraft
 from spec_trt.heads.projection import Projection
 from spec_trt.manifest import EagleFacts
-from spec_trt.runtime.draft_model import _MOST_WAITING, DraftModel
+from spec_trt.runtime import draft_model
+from spec_trt.runtime.draft_model import DraftModel
 from tests.runtime.fake_session import fake_facts
 
 VOCAB, HIDDEN, TOP_K, LAYERS = 20, 8, 4, {1: 1, 3: 2}
@@ -212,22 +213,24 @@ def test_after_rounds_of_drafting_the_cache_is_that_of_the_committed_text(versio
     assert_predicts(fresh_step, 0, chain_logits(draft, features, text, []))
 
 
+@pytest.mark.parametrize("lasting", [True, False])
 @pytest.mark.parametrize("version", [1, 3])
-def test_rows_that_waited_draft_as_those_that_did_not(version):
+def test_rows_that_waited_draft_as_those_that_did_not(version, lasting, monkeypatch):
     draft = make_draft(version)
+    monkeypatch.setattr(draft_model, "_MOST_WAITING", 18)
     model = make_model(draft, chunk=4)
-    count = 4 * (_MOST_WAITING + 3) + 2
+    count = 30
     tokens = [3 * number % VOCAB for number in range(count)]
     features = target_features(model, count)
     model.reset(count)
     for node in range(count):
-        model.take(features, [node], tokens[node : node + 1], may_wait=True)
+        model.take(features, [node], tokens[node : node + 1], lasting=lasting)
         assert model.backlog + model.cache.lengths[0] == node + 1
-        assert model.backlog <= 4 * (_MOST_WAITING + 1)
-        assert model.cache.lengths[0] == 0 or node >= 4 * (_MOST_WAITING + 1)
+        assert model.backlog <= 18
+        assert (model.cache.lengths[0] > 0) == (node >= 18)
     assert_predicts(model.extend(), 0, chain_logits(draft, features, tokens, []))
     assert model.backlog == 0
-    model.take(features, [0], tokens[:1], may_wait=True)
+    model.take(features, [0], tokens[:1])
     model.forget()
     assert (model.backlog, model.cache.lengths[0]) == (0, count)
 
