@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Literal
 
@@ -14,7 +15,7 @@ BudgetName = Literal["auto", "fixed"]
 """How trees are sized: as large as pays, or by the method's own options."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Allowance:
     """What one tree may have.
 
@@ -41,14 +42,14 @@ class Allowance:
         worth = [0.0, *(gain - price for gain, price in zip(gains, self.prices[1:], strict=False))]
         return max(range(len(worth)), key=worth.__getitem__)
 
-    @property
+    @cached_property
     def least_chance(self) -> float | None:
         """How likely a node must be to be worth its place in a tree of any size."""
         if self.prices is None:
             return None
         return min((after - before for before, after in pairwise(self.prices)), default=0.0)
 
-    @property
+    @cached_property
     def level_chance(self) -> float | None:
         """How likely the nodes that a level is drafted behind must be, together, to be worth a run."""
         least = self.least_chance

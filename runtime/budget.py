@@ -1,4 +1,4 @@
-"""How large a tree pays: decided before every pass, from what passes cost and what drafts have been worth."""
+"""How large a tree pays: decided every few passes, from what passes cost and what drafts have been worth."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,6 +16,9 @@ __all__ = ["Budget", "Sized"]
 
 _LONG_MEMORY = 400
 """Passes that what is known of a method comes from."""
+
+_STANDS = 4
+"""Passes that what pays is decided for: less changes in a few passes than deciding takes."""
 
 _PAST_STEP = 64
 """Rows of the cache that are told apart."""
@@ -40,7 +43,7 @@ class Sized(Protocol):
 
 
 class Budget:
-    """Sizes the trees of a pass so that it emits the most tokens per millisecond.
+    """Sizes the trees of passes so that they emit the most tokens per millisecond.
 
     A pass emits a token and what is accepted of the drafts, as much as each sequence's own passes let expect, and
     takes c(n) milliseconds, n being its largest tree: all are padded to that. So one size is looked for that is best
@@ -56,7 +59,7 @@ class Budget:
         self._known: dict[tuple[str, tuple[Size, ...]], Outlook] = {}
         self._credit = 0.0
         self._setting: tuple[object, ...] = ()
-        self._decided = _Decision(allowances=[])
+        self._decided, self._stood = _Decision(allowances=[]), 0
         self._curve_ms = lru_cache(maxsize=1024)(self._measured_curve)
 
     def allow(self, sequences: Sequence[Sized], lengths: Sequence[int]) -> list[Allowance]:
@@ -71,27 +74,27 @@ class Budget:
             return [_fixed(sequence) for sequence in sequences]
         past = _PAST_STEP * round(sum(lengths) / len(lengths) / _PAST_STEP)
         setting = (past, *outlooks)
-        if not self._rests(setting):
+        self._credit += _TRIALS
+        if self._setting != setting or not self._stands():
             pairs = zip(sequences, outlooks, strict=True)
             drafting = [self._drafting(sequence, outlook) for sequence, outlook in pairs if outlook]
             self._decided = self._decide(drafting, batch=len(sequences), past=past)
-            self._setting = setting
+            self._setting, self._stood = setting, 0
+        self._stood += 1
         allowances = iter(self._decided.allowances)
         return [
             next(allowances) if outlook else _fixed(sequence)
             for sequence, outlook in zip(sequences, outlooks, strict=True)
         ]
 
-    def _rests(self, setting: tuple[object, ...]) -> bool:
-        """Whether nothing is to be decided anew.
+    def _stands(self) -> bool:
+        """Whether what was decided for the same sequences is not to be decided anew.
 
-        Where nothing was drafted, no sequence has shown anything since, and a trial has only become dearer.
+        Where nothing was drafted no sequence has shown anything since, and a trial is hardly ever cheaper than it was.
         """
-        decided = self._decided
-        if not decided.is_plain or self._setting != setting or self._credit + _TRIALS >= decided.trial_loss:
-            return False
-        self._credit += _TRIALS
-        return True
+        if self._decided.is_plain:
+            return self._credit < self._decided.trial_loss
+        return self._stood < self._decided.passes
 
     def _outlook(self, sequence: Sized) -> Outlook | None:
         """A sequence's first, begun with what is known of its method; None where it has a size of its own."""
@@ -123,14 +126,13 @@ class Budget:
         paying = [_paying(one, planner.own_steps(one.outlook, best), best.rate) for one in drafting]
         sizes = [allowance.nodes for allowance in paying]
         plan = best if sizes == best.sizes else planner.plan(sizes)
-        self._credit += _TRIALS
 
         larger = [size.nodes for one in drafting for size in one.outlook.sizes if size.nodes > max(best.sizes)]
         nodes = min(larger, default=max(best.sizes))
         tried = [one.outlook.size(nodes).nodes for one in drafting]
         loss = math.inf if tried == sizes else planner.trial_loss(tried, plan)
         if loss > self._credit:
-            return _Decision(allowances=paying, trial_loss=loss)
+            return _Decision(allowances=paying, passes=_STANDS, trial_loss=loss)
         self._credit -= loss
         return _Decision(allowances=[Allowance(nodes=size) for size in tried])
 
@@ -151,10 +153,12 @@ class _Decision:
 
     Attributes:
         allowances: Of each sequence that is sized.
+        passes: That it stands for, where anything is drafted.
         trial_loss: What the next trial would lose, in passes.
     """
 
     allowances: Sequence[Allowance]
+    passes: int = 1
     trial_loss: float = 0.0
 
     @property

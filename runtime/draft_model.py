@@ -26,6 +26,9 @@ Numbers = Sequence[int] | NDArray[np.int64]
 _MOST_WAITING = 1024
 """Rows that wait at the most while nothing is drafted: features take memory."""
 
+_MOST_PARTS = 64
+"""Parts of passes that are kept apart: each keeps its whole pass's features."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftStep:
@@ -91,7 +94,7 @@ class DraftModel:
         self._newest: DraftStep
         self._taken = deque[list[Any]]()  # of the rows to come, what each call of `take` gave of each that it needs
         self._tokens: list[int] = []  # behind each of these rows
-        self._index = RowIndex(self._chunk, session.device)
+        self._index = RowIndex(_MOST_WAITING, session.device)
 
     def reset(self, rows: int = 0, *, keep: int = 0) -> None:
         """Begin a sequence whose prompt makes `rows` rows, the first `keep` of which are there."""
@@ -111,23 +114,24 @@ class DraftModel:
     def take(
         self, features: Mapping[str, Rows], nodes: Sequence[int], tokens: Sequence[int], *, lasting: bool = False
     ) -> None:
-        """Take the target's newest rows, for the next `extend` to commit.
+        """Take the target's newest rows, for the next `extend` to commit; the oldest at once where many wait.
 
         Args:
             features: The base graph's outputs that `needs` names, [nodes of its pass, hidden] each.
             nodes: Which of the pass's nodes, at least one, in the order of their positions.
             tokens: The token that followed each of them.
-            lasting: Whether the features stay as they are, so that they need not be copied; a range of nodes then.
+            lasting: Whether the features stay as they are, so that they need not be copied; neighbouring nodes then.
         """
         sources = [on_host(features[name]) for name in self.needs]
         if lasting:
             self._taken.append([source[nodes[0] : nodes[-1] + 1] for source in sources])
         else:
-            for start in range(0, len(nodes), self._chunk):
-                index = self._index.on_device(nodes[start : start + self._chunk])
-                self._taken.append([source[index] for source in sources])
+            index = self._index.on_device(nodes)
+            self._taken.append([source[index] for source in sources])
         self._tokens += tokens
-        if len(self._tokens) > _MOST_WAITING:
+        if len(self._taken) > _MOST_PARTS:  # which may be small parts of large passes
+            self._taken.append(self._oldest(len(self._tokens)))
+        if len(self._tokens) > max(_MOST_WAITING, self._chunk):
             self._commit_oldest()
 
     def extend(self, *, logits: bool = False) -> DraftStep:

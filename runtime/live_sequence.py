@@ -20,7 +20,7 @@ from spec_trt.runtime.sampler import as_array
 from spec_trt.runtime.stats import Stats
 from spec_trt.runtime.stop import Emission, FinishReason, StopChecker
 from spec_trt.runtime.target import joined
-from spec_trt.runtime.tree import ROOT, Tree, TreeBuilder
+from spec_trt.runtime.tree import ROOT, Tree, root_alone
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -176,7 +176,7 @@ class LiveSequence:
         self._allowed = min(allowance.nodes, max_depth)  # as many places as could be there
         with self.failing_alone(), self.stats.time("draft"):
             return self._drafter.propose(max_depth, allowance)
-        return TreeBuilder(self.text[-1]).build()
+        return root_alone(self.text[-1])
 
     def accept(self, tree: Tree, out: PassOutput) -> tuple[list[int], int]:
         """The accepted nodes, the root first, and the extra token; see `Acceptance.accept`."""
@@ -211,11 +211,15 @@ class LiveSequence:
     def observe(self, tree: Tree, out: PassOutput, path: Sequence[int], extra: int) -> None:
         """Let the drafter learn from the pass, unless it was the last; and whoever sizes its trees."""
         if self.ended:
+            self._learn(tree, path)
             return
         with self.failing_alone(), self.stats.time("draft"):
             self._drafter.observe(tree, out, path, extra)
-            if self.outlook is not None:
-                self.outlook.learn(tree, path, self._allowed)
+            self._learn(tree, path)
+
+    def _learn(self, tree: Tree, path: Sequence[int]) -> None:
+        if self.outlook is not None and self.feed.error is None:
+            self.outlook.learn(tree, path, self._allowed)
 
 
 def _log_probs(logits: "Tensor", path: Sequence[int], tokens: Sequence[int]) -> list[float]:

@@ -23,6 +23,9 @@ _FORGOTTEN = 0.97
 _FEWEST_PASSES = 3
 """What is left at the least."""
 
+_LONGEST_REST = 200
+"""Passes without a draft after which nothing fades further."""
+
 _GUESS_PASSES = 3
 """What a guess counts as."""
 
@@ -106,7 +109,7 @@ class Outlook:
         self._signs = [accepted / known.calibration for accepted in known.accepted]
         self._present = list(known.present)
         self._passes: list[float] = [passes] * places
-        self._rests = 0
+        self._rested = 0
         self._drafting = {size.nodes: (float(size.levels), float(size.levels)) for size in sizes}
         if beyond is not None:
             self._drafting = dict(beyond._drafting)
@@ -179,16 +182,16 @@ class Outlook:
         self._passes[first:] = [max(_FORGOTTEN * passes, _FEWEST_PASSES) for passes in self._passes[first:]]
 
     def _rest(self) -> None:
-        self._rests += 1
+        self._rested += 1
         if self._beyond is not None:
-            self._beyond._rests += 1
+            self._beyond._rested += 1
 
     def _wake(self) -> None:
         """Let everything fade, once for every pass that drafted nothing: how much is known, but not what."""
-        for _ in range(self._rests):
+        for _ in range(min(self._rested, _LONGEST_REST)):
             self._fade(0)
             self._calibrate(0.0, 0)
-        self._rests = 0
+        self._rested = 0
 
     def _learn_drafting(self, tree: Tree, nodes: int) -> None:
         levels, inner = self._drafting[nodes]

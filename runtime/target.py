@@ -265,9 +265,9 @@ def _write_mask(mask: NDArray[np.bool_], tree: Tree) -> None:
 
 
 def _per_sequence(bound: _Pass, trees: Sequence[Tree], needs: Collection[str]) -> list[PassOutput]:
-    """Split a pass's outputs by sequence: arrays and tensors are views, of memory of their own where there are few.
+    """Split a pass's outputs by sequence, as views of what the next pass overwrites.
 
-    Where nothing was drafted all features are copied at once, for much less than what each sequence's own copy takes.
+    Where nothing was drafted, features last: they are copied at once, for less than every sequence's own copy takes.
     """
     lasting = bound.argmax.shape[1] == 1
     outputs = {

@@ -117,7 +117,7 @@ def _take_turns(
     First-use costs fall before the clock counts: methods start, and the cache grows to what the longest prompts need.
     """
     runs = config.runs()
-    # As nothing is taken over of earlier texts, a run does not depend on those before it.
+    # Nothing is taken over of earlier texts; what sizes trees goes on learning, as in a service.
     serving = SchedulerConfig(slots=batch, queue=batch, reuse_prefixes=False)
     with ThreadPoolExecutor(batch) as clients, Scheduler(engine, serving):
 

@@ -22,7 +22,8 @@ class PassOutput:
         tensors: Further outputs of the base graph for these nodes, by name, as the drafter's and the acceptance
             rule's `needs` asked for them: logits [nodes, vocab], a tensor; hidden_states [nodes, hidden] and
             features.{i} [nodes, hidden], behind a verify pass as `on_host` has them.
-        lasting: Whether these two stay as they are; or else the next pass overwrites them, as it does logits.
+        lasting: Whether hidden states and features stay as they are; or else the next pass overwrites them, as it does
+            logits.
     """
 
     argmax: NDArray[np.int64]

@@ -38,7 +38,7 @@ class MedusaDrafter:
         """Begin a sequence; one of a single token has no hidden state to draft from yet. See `Drafter.start`."""
         self._root, self._can_draft = prompt[-1], out is not None
         if out is not None:
-            self._model.take(out.tensors[names.HIDDEN_STATES], -1, lasting=out.lasting)
+            self._model.take(out.tensors[names.HIDDEN_STATES], -1)
 
     def sizes(self) -> Sequence[Size]:
         """Beginnings of the static tree; the heads run once for any."""

@@ -78,7 +78,7 @@ def measure_heads(engine: Engine, past: int, rounds: int = 15) -> dict[str, Head
     target, past = engine.new_target(), min(max(past, 1), engine.max_length - _VERIFIED)
     fill(target, past)
     if heads.medusa is not None:
-        found["medusa"] = _in_turn(target, _medusa_run(heads.medusa, engine), rounds)
+        found["medusa"] = _in_turn(target, _medusa_run(heads.medusa, engine, target.cache.buffer.device), rounds)
     if heads.eagle is not None:
         found["eagle"] = _eagle_parts(target, heads.eagle, engine, past, rounds)
     return found
@@ -97,8 +97,9 @@ def _in_turn(target: Target, run: Callable[[], object], rounds: int) -> HeadPart
     return HeadParts(fixed_ms=fixed, switch_ms=max(behind - again, 0.0))
 
 
-def _medusa_run(model: MedusaModel, engine: Engine) -> Callable[[], object]:
-    hidden = torch.zeros(1, engine.manifest.model.hidden, dtype=DTYPES[engine.manifest.model.dtype])
+def _medusa_run(model: MedusaModel, engine: Engine, device: torch.device) -> Callable[[], object]:
+    facts = engine.manifest.model
+    hidden = torch.zeros(1, facts.hidden, dtype=DTYPES[facts.dtype], device=device)
 
     def draft() -> None:
         model.take(hidden, 0)

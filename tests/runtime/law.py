@@ -86,7 +86,7 @@ class TableMedusa:
 
     facts = MedusaFacts(heads=2, layers=1, top_k=VOCAB, draft_vocab=VOCAB, draft_ids=None, tree=TREE, source="a table")
 
-    def take(self, hidden_states, row, *, lasting):  # noqa: ARG002 - all numbers stay here
+    def take(self, hidden_states, row, *, lasting=False):  # noqa: ARG002 - all numbers stay here
         self.hidden_state = hidden_states[row]
 
     def draft(self):

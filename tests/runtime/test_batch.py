@@ -188,6 +188,28 @@ def test_memory_decides_how_many_run():
         assert tokens(sequence) == request.alone()
 
 
+@pytest.mark.parametrize("method", ["eagle", "eagle2", "medusa"])
+def test_a_head_that_rested_drafts_as_if_it_had_not(method):
+    batch = make_batch(2)
+    asked = [Asked(prompt=[1, 2, 3, token], count=60, method=method) for token in (4, 5)]
+    sequences = [request.sequence() for request in asked]
+    waited, step = 0, 0
+    coming = list(sequences)
+    while not all(sequence.ended for sequence in sequences):
+        if coming and batch.admit(coming[0]):
+            coming.pop(0)
+        for sequence in batch.live:
+            sequence.budget = "fixed" if step % 14 > 10 else 1  # the root alone
+        batch.step()
+        waited = max([waited, *(sequence.backlog for sequence in batch.live)])
+        step += 1
+    for request, sequence in zip(asked, sequences, strict=True):
+        assert tokens(sequence) == request.alone()
+        assert sequence.stats.accept_length > 1
+        assert sequence.backlog == 0  # its place has let go of it
+    assert (waited >= 11) == (method != "medusa")
+
+
 class Raising(FakeSession):
     """Fails on the first pass of two sequences."""
 

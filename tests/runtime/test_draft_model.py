@@ -213,21 +213,23 @@ def test_after_rounds_of_drafting_the_cache_is_that_of_the_committed_text(versio
     assert_predicts(fresh_step, 0, chain_logits(draft, features, text, []))
 
 
+@pytest.mark.parametrize("chunk", [4, 19, 64])
 @pytest.mark.parametrize("lasting", [True, False])
 @pytest.mark.parametrize("version", [1, 3])
-def test_rows_that_waited_draft_as_those_that_did_not(version, lasting, monkeypatch):
+def test_rows_that_waited_draft_as_those_that_did_not(version, lasting, chunk, monkeypatch):
     draft = make_draft(version)
     monkeypatch.setattr(draft_model, "_MOST_WAITING", 18)
-    model = make_model(draft, chunk=4)
-    count = 30
+    monkeypatch.setattr(draft_model, "_MOST_PARTS", 7)
+    model, count = make_model(draft, chunk=chunk), 30
+    most = max(18, chunk)
     tokens = [3 * number % VOCAB for number in range(count)]
     features = target_features(model, count)
     model.reset(count)
     for node in range(count):
         model.take(features, [node], tokens[node : node + 1], lasting=lasting)
         assert model.backlog + model.cache.lengths[0] == node + 1
-        assert model.backlog <= 18
-        assert (model.cache.lengths[0] > 0) == (node >= 18)
+        assert model.backlog <= most
+        assert (model.cache.lengths[0] > 0) == (node >= most)
     assert_predicts(model.extend(), 0, chain_logits(draft, features, tokens, []))
     assert model.backlog == 0
     model.take(features, [0], tokens[:1])

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from spec_trt import names
 from spec_trt.runtime import target as target_module
 from spec_trt.runtime.target import Target
-from spec_trt.runtime.tree import TreeBuilder
+from spec_trt.runtime.tree import TreeBuilder, root_alone
 from tests.runtime.fake_session import FakeSession, fake_facts
 from tests.runtime.fakes import FakeTarget
 
@@ -67,6 +67,16 @@ def test_needed_outputs_come_for_every_token_of_the_prompt_and_the_tree():
     assert verified.outputs[0].tensors[names.LOGITS].argmax(-1).tolist() == verified.outputs[0].argmax.tolist()
     assert target.prefill([1, 2]) is None
     assert target.prefill([], {names.HIDDEN_STATES}) is None
+
+
+def test_where_nothing_is_drafted_features_outlast_the_next_pass():
+    target, _ = make_target(batch=2)
+    needs = {names.HIDDEN_STATES, names.LOGITS}
+    plain = target.verify([root_alone(3), root_alone(5)], needs).outputs
+    assert all(out.lasting for out in plain)
+    assert not any(out.lasting for out in target.verify([branching(6), root_alone(4)], needs).outputs)
+    target.verify([root_alone(1), root_alone(2)], needs)
+    assert [out.tensors[names.HIDDEN_STATES][:, 0].tolist() for out in plain] == [[3], [5]]
 
 
 def test_a_pass_size_is_bound_once_until_the_buffer_grows(monkeypatch):
