@@ -51,9 +51,11 @@ class Allowance:
 
     @cached_property
     def level_chance(self) -> float | None:
-        """How likely the nodes that a level is drafted behind must be, together, to be worth a run."""
-        least = self.least_chance
-        return None if least is None else (self.level_price + least) / _FOLLOWS
+        """How likely the nodes that a level is drafted behind must be, together, to be worth a run and a node of it."""
+        if self.prices is None:
+            return None
+        node_price = self.prices[-1] / max(len(self.prices) - 1, 1)
+        return (self.level_price + node_price) / _FOLLOWS
 
 
 _FOLLOWS = 0.35

@@ -33,8 +33,7 @@ def test_without_prices_the_number_alone_counts():
 def test_the_cheapest_node_says_what_is_too_unlikely_at_any_size():
     allowance = Allowance(nodes=3, prices=[0.0, 0.3, 0.35, 0.5], level_price=0.1)
     assert allowance.least_chance == pytest.approx(0.05)
-    assert allowance.level_chance is not None
-    assert allowance.level_chance > 0.15
+    assert allowance.level_chance == pytest.approx((0.1 + 0.5 / 3) / 0.35)
     assert Allowance(nodes=0, prices=[0.0]).least_chance == 0
 
 
