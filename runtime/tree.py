@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from spec_trt.errors import ConfigError
 
-__all__ = ["ROOT", "Topology", "Tree", "TreeBuilder", "topology_of"]
+__all__ = ["ROOT", "Topology", "Tree", "TreeBuilder", "root_alone", "topology_of"]
 
 ROOT = 0
 
