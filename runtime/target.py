@@ -12,7 +12,7 @@ from torch import Tensor
 from spec_trt import names
 from spec_trt.manifest import ModelFacts
 from spec_trt.runtime.bound_graph import BoundGraph
-from spec_trt.runtime.cache_memory import DTYPES, Rows, copied, on_host
+from spec_trt.runtime.cache_memory import DTYPES, Rows, copied, joined_rows, on_host
 from spec_trt.runtime.drafters.drafter import PassOutput
 from spec_trt.runtime.fixed_shapes import FixedShapes
 from spec_trt.runtime.kv_cache import KVCache
@@ -234,7 +234,7 @@ def joined(parts: Sequence[Mapping[str, Tensor]]) -> PassOutput | None:
     """The outputs of a prompt's parts as those of one; None where there are none."""
     if not parts or not parts[0]:
         return None
-    whole = parts[0] if len(parts) == 1 else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    whole = parts[0] if len(parts) == 1 else {name: joined_rows([part[name] for part in parts]) for name in parts[0]}
     return PassOutput(argmax=np.empty(0, dtype=np.int64), tensors=dict(whole), lasting=True)
 
 
