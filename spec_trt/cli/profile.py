@@ -40,7 +40,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     help="Sizes of trees whose passes are measured.",
 )
 @click.option(
-    "--past", default="64,512,1024", show_default=True, callback=read_numbers, help="Committed rows behind them."
+    "--past", default="32,480,992", show_default=True, callback=read_numbers, help="Committed rows behind them."
 )
 @click.option(
     "--batch", default="1,4,8", show_default=True, callback=read_numbers, help="Sequences that a pass serves."

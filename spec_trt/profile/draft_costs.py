@@ -8,7 +8,7 @@ from statistics import median
 import numpy as np
 import torch
 
-from spec_trt.profile.cost_curve import chain, fill
+from spec_trt.profile.cost_curve import chain, fill, in_a_thread
 from spec_trt.runtime.cache_memory import DTYPES
 from spec_trt.runtime.costs import DraftCost
 from spec_trt.runtime.draft_model import DraftModel, DraftStep
@@ -72,6 +72,10 @@ def measure_heads(engine: Engine, past: int, rounds: int = 15) -> dict[str, Head
         past: Committed rows, of a draft model's cache too.
         rounds: Runs of each size.
     """
+    return in_a_thread(lambda: _measured(engine, past, rounds))
+
+
+def _measured(engine: Engine, past: int, rounds: int) -> dict[str, HeadParts]:
     heads, found = engine.new_heads(), {}
     if heads.medusa is None and heads.eagle is None:
         return {}

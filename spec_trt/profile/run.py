@@ -1,8 +1,10 @@
 """A whole profile: load, generate, measure, conclude."""
 
+import gc
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -41,7 +43,6 @@ _OVERHEAD_PROMPT = 32
 _PREFILL_TOKENS = 512
 _KERNEL_NODES = (1, 16)
 _BUILT_IN_SECONDS = 60.0
-_ROUNDS_BETWEEN = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +80,18 @@ def run_profile(config: ProfileConfig, track: Track[Any] = lambda items, _name: 
     backend = TimedBackend(opened)
     with Engine.on_backend(config.engine, manifest, backend) as engine:
         load_s = time.perf_counter() - started
-        return _measure(config, manifest, engine, backend, load_s, track)
+        with _old_objects_left_alone():
+            return _measure(config, manifest, engine, backend, load_s, track)
+
+
+@contextmanager
+def _old_objects_left_alone() -> Iterator[None]:
+    """Keep the garbage collector from going through all that was imported, in the middle of some generation."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _measure(
@@ -132,7 +144,7 @@ def _measure(
 
 
 class _Meanwhile:
-    """What is measured between two prompts: some rounds of passes; and before them, the memory that generating took.
+    """What is measured between two prompts: a round of passes; and before it, the memory that generating took.
 
     Attributes:
         timer: Times the passes.
@@ -146,8 +158,7 @@ class _Meanwhile:
     def round(self) -> None:
         """Go on."""
         self.peak_memory_bytes = self.peak_memory_bytes or peak_memory_bytes(self._backend.device)
-        for _ in range(_ROUNDS_BETWEEN):
-            self.timer.round()
+        self.timer.round()
 
 
 def _prompts(engine: Engine, config: ProfileConfig) -> list[list[int]]:
