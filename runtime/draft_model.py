@@ -16,6 +16,8 @@ from spec_trt.runtime.bound_graph import BoundGraph
 from spec_trt.runtime.cache_memory import DTYPES, Rows, joined_rows, on_host
 from spec_trt.runtime.fixed_shapes import FixedShapes
 from spec_trt.runtime.kv_cache import KVCache
+from spec_trt.runtime.pass_memory import PassMemory
+from spec_trt.runtime.recently_used import RecentlyUsed
 from spec_trt.runtime.row_index import RowIndex
 from spec_trt.runtime.session import Session
 
@@ -28,6 +30,9 @@ _MOST_WAITING = 1024
 
 _MOST_PARTS = 64
 """Parts of passes that are kept apart: each keeps its whole pass's features."""
+
+_MOST_BOUND = 128
+"""Sizes of passes that are kept bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +93,10 @@ class DraftModel:
         self._session, self._fuse, self._fixed = session, fuse, fixed
         self._chunk = chunk if fixed is None else fixed.prefill_chunk
         self._dtype, self._target_hidden = DTYPES[target.dtype], target.hidden
-        self._passes: dict[_PassSize, _Pass] = {}
-        self._bound_buffer = self.cache.buffer
-        self._newest_feature = on_host(self._new_features(1, facts.hidden)[0])
+        self._passes = RecentlyUsed[_PassSize, _Pass](_MOST_BOUND)
+        self._bound_memory = self.cache.memory
+        self._memory: dict[str, PassMemory] = {}
+        self._newest_feature = on_host(torch.zeros(1, facts.hidden, dtype=self._dtype, device=session.device))
         self._newest: DraftStep
         self._taken = deque[list[Any]]()  # of the rows to come, what each call of `take` gave of each that it needs
         self._tokens: list[int] = []  # behind each of these rows
@@ -221,18 +227,16 @@ class DraftModel:
         )
 
     def _bound(self, nodes: int, *, causal: bool, logits: bool, tentative: int = 0) -> "_Pass":
-        """The graph bound for a pass of this size; made once per size and buffer."""
+        """The graph bound for a pass of this size; made once per size and cache memory, as long as it is used."""
         self.cache.reserve(int(self.cache.lengths[0]) + tentative + nodes)
         if causal and self._fixed is not None:
             nodes = self._fixed.padded(nodes)
         window = self._window(nodes, tentative, causal=causal)
-        size = _PassSize(nodes=nodes, window=window, causal=causal, logits=logits)
-        if self._bound_buffer is not self.cache.buffer:
+        size = _PassSize(nodes=nodes, window=window, causal=causal, logits=logits, capacity=self.cache.capacity)
+        if self._bound_memory is not self.cache.memory:
             self._passes.clear()
-            self._bound_buffer = self.cache.buffer
-        if size not in self._passes:
-            self._passes[size] = self._bind(size)
-        return self._passes[size]
+            self._bound_memory = self.cache.memory
+        return self._passes.get(size, lambda: self._bind(size))
 
     def _window(self, nodes: int, tentative: int, *, causal: bool) -> int:
         if self._fixed is None:
@@ -240,15 +244,20 @@ class DraftModel:
         return self._fixed.window(nodes, prefill=causal and nodes > self._fixed.max_nodes, tentative=tentative)
 
     def _bind(self, size: "_PassSize") -> "_Pass":
-        features, next_features = (self._new_features(size.nodes, self.facts.hidden) for _ in range(2))
+        features = self._room(names.FEATURES, size.nodes, self.facts.hidden)
+        next_features = self._room(names.NEXT_FEATURES, size.nodes, self.facts.hidden)
+        logits = self._room(names.DRAFT_LOGITS, size.nodes, self.facts.draft_vocab) if size.logits else None
         new_rows = self.cache.new_rows(1, size.nodes)
-        logits = {names.DRAFT_LOGITS: self._new_features(size.nodes, self.facts.draft_vocab)} if size.logits else {}
         graph = BoundGraph(
             self._session,
             written=self._new_inputs(size),
             read=self._new_outputs(size),
             inputs={names.FEATURES: features, **self.cache.views()},
-            outputs={names.NEXT_FEATURES: next_features, **logits, **self.cache.new_row_views(new_rows)},
+            outputs={
+                names.NEXT_FEATURES: next_features,
+                **({} if logits is None else {names.DRAFT_LOGITS: logits}),
+                **self.cache.new_row_views(new_rows),
+            },
         )
         own = graph.inputs[names.TREE_MASK][0, :, -size.nodes :]
         own[:] = np.tri(size.nodes) if size.causal else np.eye(size.nodes)
@@ -258,20 +267,22 @@ class DraftModel:
             features=on_host(features),
             next_features=on_host(next_features),
             new_rows=on_host(new_rows),
-            logits=logits.get(names.DRAFT_LOGITS),
+            logits=logits,
             fusion=self._bind_fusion(self._fuse, features) if self._fuse and size.causal else None,
         )
 
     def _bind_fusion(self, session: Session, fused: Tensor) -> "_Fusion":
         """EAGLE-3's fusion, which fills a pass's features."""
-        features = self._new_features(fused.shape[1], len(self.needs) * self._target_hidden)
+        features = self._room("of the target", fused.shape[1], len(self.needs) * self._target_hidden)
         graph = BoundGraph(
             session, written={}, read={}, inputs={names.FEATURES: features}, outputs={names.NEXT_FEATURES: fused}
         )
         return _Fusion(graph=graph, features=on_host(features))
 
-    def _new_features(self, nodes: int, width: int) -> Tensor:
-        return torch.zeros(1, nodes, width, dtype=self._dtype, device=self._session.device)
+    def _room(self, name: str, nodes: int, width: int) -> Tensor:
+        """Memory for [1, nodes, width] numbers, shared by the passes of all sizes."""
+        like = torch.empty(0, dtype=self._dtype, device=self._session.device)
+        return self._memory.setdefault(name, PassMemory(like)).take(nodes * width).view(1, nodes, width)
 
     def _new_inputs(self, size: "_PassSize") -> dict[str, Tensor]:
         nodes, device = size.nodes, self._session.device
@@ -292,12 +303,13 @@ class DraftModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PassSize:
-    """What decides the shapes of a pass, but for the cache's capacity; `causal` rows see their earlier ones."""
+    """What decides the shapes of a pass, and where the cache's rows lie; `causal` rows see their earlier ones."""
 
     nodes: int
     window: int
     causal: bool
     logits: bool
+    capacity: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

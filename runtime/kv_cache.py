@@ -20,6 +20,9 @@ __all__ = ["KVCache"]
 _ROOM = 1.5
 """Memory taken over memory asked for: the buffer grows within it, as new memory is slow to touch first."""
 
+_LITTLE_BYTES = 1 << 22
+"""Memory that is kept whatever is needed: what is bound to other memory is bound anew, which takes longer."""
+
 
 class KVCache:
     """The committed keys and values of every layer and sequence.
@@ -97,6 +100,11 @@ class KVCache:
     def capacity(self) -> int:
         """Rows of the buffer: the `past` dimension of a pass."""
         return int(self._host.shape[3])
+
+    @property
+    def memory(self) -> Tensor:
+        """What the buffer lies in: while it is the same object, a batch and capacity have their rows where they had."""
+        return self._storage
 
     @property
     def is_fixed(self) -> bool:
@@ -211,7 +219,7 @@ class KVCache:
                 f"the cache may take {held.nbytes} bytes, found a need for {size * held.element_size()}: "
                 "shorten the texts, or raise the limit"
             )
-        too_large = self._gives_back and len(held) > 2 * _ROOM * size
+        too_large = self._gives_back and held.nbytes > _LITTLE_BYTES and len(held) > 2 * _ROOM * size
         if size > len(held) or too_large or not (on_cpu or self._limited):
             return zeros(int(size * _ROOM) if on_cpu else size, held)
         return held

@@ -42,13 +42,15 @@ class Verified:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PassSize:
-    """What decides the shapes of a pass, but for the cache's capacity."""
+    """What decides the shapes of a pass, and, by the cache's own batch and capacity, where its rows lie."""
 
     slot: int
     batch: int
     nodes: int
     project: bool
     needs: frozenset[str]
+    cache_batch: int
+    capacity: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +113,7 @@ class Target:
         self._session, self._fixed = session, fixed
         self.prefill_chunk = prefill_chunk if fixed is None else fixed.prefill_chunk
         self._passes = RecentlyUsed[_PassSize, _Pass](_MOST_BOUND)
-        self._bound_buffer = self.cache.buffer
+        self._bound_memory = self.cache.memory
         self._memory: dict[str, PassMemory] = {}
 
     def prefill(
@@ -160,19 +162,26 @@ class Target:
         nodes = max(len(tree) for tree in trees)
         if not project and self._fixed is not None:
             nodes = self._fixed.padded(nodes)
-        bound = self._bound(
-            _PassSize(slot=slot, batch=len(trees), nodes=nodes, project=project, needs=frozenset(needs))
+        size = _PassSize(
+            slot=slot,
+            batch=len(trees),
+            nodes=nodes,
+            project=project,
+            needs=frozenset(needs),
+            cache_batch=self.cache.batch,
+            capacity=self.cache.capacity,
         )
+        bound = self._bound(size)
         lengths = self.cache.lengths[slot : slot + len(trees)]
         _write_pass(bound, trees, lengths)
         bound.graph.run()
         return Verified(outputs=_per_sequence(bound, trees, needs), new_rows=bound.new_rows)
 
     def _bound(self, size: _PassSize) -> _Pass:
-        """The graph bound for a pass of this size; made once per size and buffer, as long as it is used."""
-        if self._bound_buffer is not self.cache.buffer:
+        """The graph bound for a pass of this size; made once per size and cache memory, as long as it is used."""
+        if self._bound_memory is not self.cache.memory:
             self._passes.clear()
-            self._bound_buffer = self.cache.buffer
+            self._bound_memory = self.cache.memory
         return self._passes.get(size, lambda: self._bind(size))
 
     def _bind(self, size: _PassSize) -> _Pass:

@@ -237,7 +237,7 @@ def test_rows_that_waited_draft_as_those_that_did_not(version, lasting, chunk, m
     assert (model.backlog, model.cache.lengths[0]) == (0, count)
 
 
-def test_a_size_is_bound_once_until_the_cache_grows(monkeypatch):
+def test_a_size_is_bound_once_per_capacity_until_the_memory_is_another(monkeypatch):
     model = make_model(make_draft(1), cache_step=8)
     bound = []
     bind = model._session.bind
@@ -252,4 +252,27 @@ def test_a_size_is_bound_once_until_the_cache_grows(monkeypatch):
         extended(model, features, [0], [token])
     assert len(bound) == 1
     extended(model, features, [0], [9])
-    assert len(bound) == 2
+    assert (model.cache.capacity, len(bound)) == (16, 2)
+    memory = model.cache.memory
+    for _ in range(2):  # the memory of what was longer is little enough to be kept
+        model.reset()
+        extended(model, features, [0], [1])
+        extended(model, target_features(model, 8), range(8), range(8))
+        assert model.cache.capacity == 16
+    assert model.cache.memory is memory
+    assert len(bound) == 4  # at 8 rows anew in the memory of 16, and eight rows at once
+    model.cache.fit(5000)
+    assert model.cache.memory is not memory
+    extended(model, features, [0], [1])
+    assert [size.capacity for size in model._passes.kept] == [model.cache.capacity]
+
+
+def test_few_sizes_are_kept_bound(monkeypatch):
+    monkeypatch.setattr(draft_model, "_MOST_BOUND", 3)
+    draft = make_draft(1)
+    model = make_model(draft, cache_step=64)
+    for count in (1, 2, 3, 4, 1, 2):
+        model.reset()
+        features, tokens = target_features(model, count), list(range(count))
+        assert_predicts(extended(model, features, range(count), tokens), 0, chain_logits(draft, features, tokens, []))
+    assert [size.nodes for size in model._passes.kept] == [4, 1, 2]

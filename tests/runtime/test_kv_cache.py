@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from spec_trt import names
 from spec_trt.errors import BackendError, ConfigError
+from spec_trt.runtime import kv_cache as kv_cache_module
 from spec_trt.runtime.cache_memory import on_host
 from spec_trt.runtime.kv_cache import KVCache
 from tests.runtime.fake_session import fake_facts
@@ -233,10 +234,17 @@ def test_more_rows_never_round_to_fewer():
     assert all(rows <= capacity <= rows + 4 + rows / 8 for rows, capacity in enumerate(rounded))
 
 
-def test_memory_is_given_back_where_that_is_asked_for():
+def test_memory_is_given_back_where_that_is_asked_for_and_much(monkeypatch):
+    monkeypatch.setattr(kv_cache_module, "_LITTLE_BYTES", 4000)
     keeps, gives = KVCache(fake_facts(), step=4), KVCache(fake_facts(), step=4, gives_back=True)
     for cache in (keeps, gives):
         cache.commit(filled(cache, 400), [range(400)])
         cache.reset(0, rows=8, keep=3)
     assert gives._storage.nbytes * 10 < keeps._storage.nbytes
     torch.testing.assert_close(gives.buffer[:, :, :, :3], keeps.buffer[:, :, :, :3], rtol=0, atol=0)
+    little = KVCache(fake_facts(), step=4, gives_back=True)
+    little.fit(40)
+    memory = little.memory
+    assert 1000 < memory.nbytes < 4000
+    little.fit(4)
+    assert little.memory is memory

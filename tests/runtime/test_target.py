@@ -79,7 +79,7 @@ def test_where_nothing_is_drafted_features_outlast_the_next_pass():
     assert [out.tensors[names.HIDDEN_STATES][:, 0].tolist() for out in plain] == [[3], [5]]
 
 
-def test_a_pass_size_is_bound_once_until_the_buffer_grows(monkeypatch):
+def test_a_pass_size_is_bound_once_per_capacity_until_the_memory_is_another(monkeypatch):
     target, session = make_target(cache_step=8)
     bound = []
     bind = session.bind
@@ -93,9 +93,20 @@ def test_a_pass_size_is_bound_once_until_the_buffer_grows(monkeypatch):
         verified = target.verify([TreeBuilder(token).build()])
         target.cache.commit(verified.new_rows, [[0]])
     assert len(bound) == 1
-    target.cache.reserve(9)
+    del bound[:]
+    target.cache.fit(1000)  # memory enough for what follows
+    for rows, binds in ((8, 1), (24, 1), (8, 0), (24, 0), (16, 1), (24, 0)):
+        target.cache.fit(rows)
+        verified = target.verify([TreeBuilder(7).build()])
+        assert verified.new_rows.shape[3] == 1
+        assert len(bound) == binds, rows
+        del bound[:]
+    memory = target.cache.memory
+    target.cache.fit(5000)
+    assert target.cache.memory is not memory
     target.verify([TreeBuilder(7).build()])
-    assert len(bound) == 2
+    assert len(bound) == 1
+    assert [size.capacity for size in target._passes.kept] == [target.cache.capacity]
 
 
 def test_few_sizes_of_passes_are_kept_bound(monkeypatch):
