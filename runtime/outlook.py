@@ -101,7 +101,8 @@ class Outlook:
         beyond: "Outlook | None" = None,
         memory: int = _MEMORY,
     ) -> None:
-        self.sizes, self._memory, self._beyond = sizes, memory, beyond
+        self.sizes, self._memory = sizes, memory
+        self._learners = (self,) if beyond is None else (beyond, self)
         self._sizes, places = [size.nodes for size in sizes], sizes[-1].nodes
         passes = _PRIOR_PASSES if known or beyond else _GUESS_PASSES
         known = known or (beyond.worth if beyond else Worth.guessed(places))
@@ -114,7 +115,7 @@ class Outlook:
         if beyond is not None:
             self._drafting = dict(beyond._drafting)
         self._usual: Sequence[float] = beyond._usual if beyond else known.present
-        self._sum()
+        self._gains: list[float] = []  # added up anew when asked for
 
     @property
     def worth(self) -> Worth:
@@ -133,6 +134,9 @@ class Outlook:
 
     def gain(self, nodes: int) -> float:
         """Drafted tokens that a pass accepts where its tree may have so many nodes."""
+        if not self._gains:
+            calibration = self.calibration
+            self._gains = list(accumulate((calibration * sign for sign in self._signs), initial=0.0))
         return self._gains[min(nodes, len(self._gains) - 1)]
 
     def present(self, count: int, *, usual: bool = False) -> float:
@@ -161,14 +165,14 @@ class Outlook:
         if not allowed:
             self._rest()
             return
-        if self._beyond is not None:
-            self._beyond.learn(tree, path, allowed)
-        self._wake()
-        self._blend(allowed, len(tree) - 1, _signs(tree, path))
-        self._fade(allowed)
-        self._calibrate(sum(tree.chances.values()), len(path) - 1 if tree.chances else 0)
-        self._learn_drafting(tree, self.size(allowed).nodes)
-        self._sum()
+        signs = _signs(tree, path)
+        for outlook in self._learners:
+            outlook._wake()
+            outlook._blend(allowed, len(tree) - 1, signs)
+            outlook._fade(allowed)
+            outlook._calibrate(sum(tree.chances.values()), len(path) - 1 if tree.chances else 0)
+            outlook._learn_drafting(tree, self.size(allowed).nodes)
+            outlook._gains.clear()
 
     def _blend(self, allowed: int, nodes: int, signs: dict[int, float]) -> None:
         for place in range(allowed):
@@ -182,9 +186,8 @@ class Outlook:
         self._passes[first:] = [max(_FORGOTTEN * passes, _FEWEST_PASSES) for passes in self._passes[first:]]
 
     def _rest(self) -> None:
-        self._rested += 1
-        if self._beyond is not None:
-            self._beyond._rested += 1
+        for outlook in self._learners:
+            outlook._rested += 1
 
     def _wake(self) -> None:
         """Let everything fade, once for every pass that drafted nothing: how much is known, but not what."""
@@ -205,10 +208,6 @@ class Outlook:
         """Where nothing is claimed, what is known fades, so that a few claims can say otherwise."""
         left = _FORGOTTEN if not claimed and self._claimed > _CLAIMS else 1 - 1 / (10 * self._memory)
         self._claimed, self._kept = left * self._claimed + claimed, left * self._kept + kept
-
-    def _sum(self) -> None:
-        calibration = self.calibration
-        self._gains = list(accumulate((calibration * sign for sign in self._signs), initial=0.0))
 
 
 def _signs(tree: Tree, path: Sequence[int]) -> dict[int, float]:
