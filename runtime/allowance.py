@@ -1,4 +1,4 @@
-"""How much a drafter may draft: decided before every pass, by whoever knows what a pass costs."""
+"""How much a drafter may draft: decided every few passes, by whoever knows what a pass costs."""
 
 import math
 import sys

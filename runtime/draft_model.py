@@ -34,6 +34,8 @@ _MOST_PARTS = 64
 _MOST_BOUND = 128
 """Sizes of passes that are kept bound."""
 
+_UNFUSED = "unfused features"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftStep:
@@ -43,9 +45,11 @@ class DraftStep:
         level: 0 behind the newest token, and one more with every `expand`.
         token_ids: [rows, top_k] int64: the likeliest tokens, ids of the target, best first.
         log_probs: [rows, top_k] float32: of these tokens.
-        features: [rows, hidden], on the host or not: stands in for the target's feature in rows that follow.
+        features: [rows, hidden], on the host or not, until the next run: stands in for the target's feature in the rows
+            that follow.
         visible: [rows, tentative] bool: the tentative rows that each of the rows sees.
-        logits: [rows, draft_vocab], on the host or not: of all the draft's tokens; None where not asked for.
+        logits: [rows, draft_vocab], on the host or not: of all the draft's tokens, until the next run; None where not
+            asked for.
     """
 
     level: int
@@ -106,6 +110,11 @@ class DraftModel:
         """Begin a sequence whose prompt makes `rows` rows, the first `keep` of which are there."""
         self.cache.reset(0, rows=rows, keep=keep)
         self.forget()
+
+    def cut(self, rows: int) -> None:
+        """Hold no more rows than so many, nor memory for many more."""
+        self.cache.fit(rows)
+        self._forget_moved()
 
     def forget(self) -> None:
         """Let go of what was taken and not committed."""
@@ -188,7 +197,7 @@ class DraftModel:
             tokens: [nodes]: the tokens.
 
         Returns:
-            Their predictions; `extend`, and beginning again, overwrite them.
+            Their predictions; `extend`, and beginning again, overwrite them, the next run their features and logits.
         """
         if step.level == 0:
             self.cache.truncate()
@@ -215,7 +224,7 @@ class DraftModel:
         bound.graph.run()
 
     def _last_row(self, bound: "_Pass", row: int) -> DraftStep:
-        """The last of a pass's rows but padding, in arrays of its own: a first level of the pass's size may follow."""
+        """The last of a pass's rows but padding, in arrays of its own: levels follow."""
         self._newest_feature[0] = bound.next_features[0, row]
         return DraftStep(
             level=0,
@@ -233,10 +242,14 @@ class DraftModel:
             nodes = self._fixed.padded(nodes)
         window = self._window(nodes, tentative, causal=causal)
         size = _PassSize(nodes=nodes, window=window, causal=causal, logits=logits, capacity=self.cache.capacity)
+        self._forget_moved()
+        return self._passes.get(size, lambda: self._bind(size))
+
+    def _forget_moved(self) -> None:
+        """Let go of what is bound to memory that the cache has left."""
         if self._bound_memory is not self.cache.memory:
             self._passes.clear()
             self._bound_memory = self.cache.memory
-        return self._passes.get(size, lambda: self._bind(size))
 
     def _window(self, nodes: int, tentative: int, *, causal: bool) -> int:
         if self._fixed is None:
@@ -245,19 +258,16 @@ class DraftModel:
 
     def _bind(self, size: "_PassSize") -> "_Pass":
         features = self._room(names.FEATURES, size.nodes, self.facts.hidden)
-        next_features = self._room(names.NEXT_FEATURES, size.nodes, self.facts.hidden)
-        logits = self._room(names.DRAFT_LOGITS, size.nodes, self.facts.draft_vocab) if size.logits else None
+        outputs = {names.NEXT_FEATURES: self._room(names.NEXT_FEATURES, size.nodes, self.facts.hidden)}
+        if size.logits:
+            outputs[names.DRAFT_LOGITS] = self._room(names.DRAFT_LOGITS, size.nodes, self.facts.draft_vocab)
         new_rows = self.cache.new_rows(1, size.nodes)
         graph = BoundGraph(
             self._session,
             written=self._new_inputs(size),
             read=self._new_outputs(size),
             inputs={names.FEATURES: features, **self.cache.views()},
-            outputs={
-                names.NEXT_FEATURES: next_features,
-                **({} if logits is None else {names.DRAFT_LOGITS: logits}),
-                **self.cache.new_row_views(new_rows),
-            },
+            outputs=outputs | self.cache.new_row_views(new_rows),
         )
         own = graph.inputs[names.TREE_MASK][0, :, -size.nodes :]
         own[:] = np.tri(size.nodes) if size.causal else np.eye(size.nodes)
@@ -265,15 +275,15 @@ class DraftModel:
             graph=graph,
             index=RowIndex(size.nodes, self._session.device),
             features=on_host(features),
-            next_features=on_host(next_features),
+            next_features=on_host(outputs[names.NEXT_FEATURES]),
             new_rows=on_host(new_rows),
-            logits=logits,
+            logits=outputs.get(names.DRAFT_LOGITS),
             fusion=self._bind_fusion(self._fuse, features) if self._fuse and size.causal else None,
         )
 
     def _bind_fusion(self, session: Session, fused: Tensor) -> "_Fusion":
         """EAGLE-3's fusion, which fills a pass's features."""
-        features = self._room("of the target", fused.shape[1], len(self.needs) * self._target_hidden)
+        features = self._room(_UNFUSED, fused.shape[1], len(self.needs) * self._target_hidden)
         graph = BoundGraph(
             session, written={}, read={}, inputs={names.FEATURES: features}, outputs={names.NEXT_FEATURES: fused}
         )
@@ -282,7 +292,8 @@ class DraftModel:
     def _room(self, name: str, nodes: int, width: int) -> Tensor:
         """Memory for [1, nodes, width] numbers, shared by the passes of all sizes."""
         like = torch.empty(0, dtype=self._dtype, device=self._session.device)
-        return self._memory.setdefault(name, PassMemory(like)).take(nodes * width).view(1, nodes, width)
+        memory = self._memory.setdefault(name, PassMemory(like, zeros=name != names.DRAFT_LOGITS))
+        return memory.take(nodes * width).view(1, nodes, width)
 
     def _new_inputs(self, size: "_PassSize") -> dict[str, Tensor]:
         nodes, device = size.nodes, self._session.device

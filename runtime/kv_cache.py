@@ -21,7 +21,7 @@ _ROOM = 1.5
 """Memory taken over memory asked for: the buffer grows within it, as new memory is slow to touch first."""
 
 _LITTLE_BYTES = 1 << 22
-"""Memory that is kept whatever is needed: what is bound to other memory is bound anew, which takes longer."""
+"""Memory that is not worth giving back: all that is bound to it would have to be bound anew."""
 
 
 class KVCache:
@@ -43,7 +43,8 @@ class KVCache:
             the copies of a long generation stay few and the unused rows, which attention reads, too.
         capacity: Rows of a buffer that is never another one; it grows and shrinks when None.
         limit_bytes: Memory that the buffer grows within, taken once and touched as it is used; any when None.
-        gives_back: Whether memory is given back when much less is needed, which costs time when more is needed again.
+        gives_back: Whether memory is given back when much less is needed, which costs time when more is needed again;
+            a few MiB are kept.
         device: Where the buffer lives.
 
     Raises:
@@ -103,7 +104,7 @@ class KVCache:
 
     @property
     def memory(self) -> Tensor:
-        """What the buffer lies in: while it is the same object, a batch and capacity have their rows where they had."""
+        """Another object as soon as the rows of a batch and capacity may lie elsewhere than they did."""
         return self._storage
 
     @property

@@ -102,7 +102,7 @@ class Outlook:
         memory: int = _MEMORY,
     ) -> None:
         self.sizes, self._memory = sizes, memory
-        self._learners = (self,) if beyond is None else (beyond, self)
+        self._learners: tuple[Outlook, ...] = (self,) if beyond is None else (*beyond._learners, self)
         self._sizes, places = [size.nodes for size in sizes], sizes[-1].nodes
         passes = _PRIOR_PASSES if known or beyond else _GUESS_PASSES
         known = known or (beyond.worth if beyond else Worth.guessed(places))

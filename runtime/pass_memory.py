@@ -9,17 +9,19 @@ class PassMemory:
     """A block whose beginning is handed out again and again, so that many pass sizes take no more than the largest.
 
     It grows by doubling: what was handed out earlier stays where it is, and all of it together is at most twice the
-    newest block. A block begins as zeros: what no pass has filled may be read, by rows that do not count.
+    newest block.
 
     Args:
         like: What it holds, and where; its size does not matter.
+        zeros: Whether a block begins as zeros: passes may read what none has filled.
     """
 
-    def __init__(self, like: Tensor) -> None:
-        self._block = like.new_empty(0)
+    def __init__(self, like: Tensor, *, zeros: bool = False) -> None:
+        self._block, self._zeros = like.new_empty(0), zeros
 
     def take(self, count: int) -> Tensor:
         """The block's first numbers, [count]; another pass that takes some overwrites them."""
         if count > len(self._block):
-            self._block = self._block.new_zeros(1 << (count - 1).bit_length())
+            size = 1 << (count - 1).bit_length()
+            self._block = self._block.new_zeros(size) if self._zeros else self._block.new_empty(size)
         return self._block[:count]

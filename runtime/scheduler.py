@@ -25,8 +25,9 @@ class SchedulerConfig:
     Attributes:
         slots: Sequences decoded together at the most; a TensorRT engine's own --max-batch may allow fewer.
         queue: Requests that may wait for a slot; more are refused.
-        cache_bytes: Memory that the KV caches may take, a draft head's included, but not the features of up to 1024
-            rows that wait for it while nothing is drafted; any when None. A request waits until its rows have room.
+        cache_bytes: Memory that the KV caches may take, a draft head's included, but not 4 MiB that each of a head's
+            may keep, nor the features of up to 1024 rows that wait for it while nothing is drafted; any when None. A
+            request waits until its rows have room.
         reuse_prefixes: Whether a prompt that begins as an earlier one did takes over its rows in the cache, by whole
             parts that prompts are read in: what is generated is the same.
     """

@@ -33,6 +33,7 @@ Generate = Callable[[list[int], int], list[float]]
 def spec_trt(path: str, threads: int) -> dict[str, Generate]:
     """An engine, and its graph in a bare loop on the same session: what plain decoding can't be faster than."""
     from spec_trt.manifest import load_manifest
+    from spec_trt.profile.cost_curve import in_a_thread
     from spec_trt.runtime.engine import Engine
     from spec_trt.runtime.generation import GenerationConfig
     from spec_trt.runtime.ort_session import OrtSession
@@ -53,9 +54,13 @@ def spec_trt(path: str, threads: int) -> dict[str, Generate]:
 
     def run_raw(prompt: list[int], count: int) -> list[float]:
         times = []
-        for bound in _raw_passes(session, manifest.model, len(prompt) - 1, count):
-            bound.run()
-            times.append(time.perf_counter())
+
+        def run() -> None:
+            for bound in _raw_passes(session, manifest.model, len(prompt) - 1, count):
+                bound.run()
+                times.append(time.perf_counter())
+
+        in_a_thread(run)  # as the engine has one
         return times
 
     return {"engine": generate, "raw session": run_raw}

@@ -41,9 +41,9 @@ class Heads:
             self.eagle.forget()
 
     def cut(self, rows: int) -> None:
-        """Hold no more rows of a text than so many, nor memory for more."""
+        """Hold no more rows of a text than so many, nor memory for many more."""
         if self.eagle is not None:
-            self.eagle.cache.fit(rows)
+            self.eagle.cut(rows)
 
     def required_medusa(self) -> "MedusaModel":
         """The Medusa heads.

@@ -31,7 +31,7 @@ __all__ = [
 _LEAST_ROUNDS = 3
 _SETTLING_S = 0.25  # passes of one node go on for this long until one is as quick as plain decoding's
 _IN_A_ROW = 3  # passes of a size in a round, as far as they are short
-_SHORT_S = 0.03
+_SHORT_S = 0.03  # of a pass: longer ones are timed once in a round
 _LARGEST_PASS = 512  # nodes of all sequences: more is no decoding any more
 
 Item = TypeVar("Item")
@@ -154,7 +154,7 @@ class PassTimer:
 
     The sizes take turns, so that a busy moment hits all alike; the smaller ones come first, behind passes of one node
     that are not counted. As in plain decoding, a pass of one node is to follow many of its kind: behind one of 64
-    nodes, the next take up to a sixth longer, and some 30 go by until that is over.
+    nodes, those of the next quarter of a second take up to a sixth longer, be they 30 in int8 or 10 in fp32.
 
     Args:
         target: The model, its cache for this timer.
@@ -249,5 +249,5 @@ def measure_prefill(engine: Engine, tokens: int, repeats: int = 3) -> float:
         target.prefill(prompt)
         return time.perf_counter() - started
 
-    times = in_a_thread(lambda: [seconds() for _ in range(repeats + 1)])
+    times = [in_a_thread(seconds) for _ in range(repeats + 1)]
     return len(prompt) / median(times[1:])

@@ -12,7 +12,7 @@ from typing import Any
 from spec_trt import names
 from spec_trt.errors import ConfigError
 from spec_trt.manifest import Manifest
-from spec_trt.profile.cost_curve import chain, fill
+from spec_trt.profile.cost_curve import chain, fill, in_a_thread
 from spec_trt.runtime.backend import graph_facts
 from spec_trt.runtime.ort_session import OrtSession
 from spec_trt.runtime.target import Target
@@ -102,8 +102,7 @@ def profile_kernels(
         session = OrtSession(path, device=device or "cpu", threads=threads, profile_prefix=Path(folder) / "profile")
         target = Target(session, manifest.model)
         fill(target, past)
-        for _ in range(rounds + _WARM_UP):
-            target.verify([chain(nodes)])
+        in_a_thread(lambda: [target.verify([chain(nodes)]) for _ in range(rounds + _WARM_UP)])
         events = json.loads(session.end_profiling().read_text(encoding="utf-8"))
     return _summarize(events, nodes, past)
 

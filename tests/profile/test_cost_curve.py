@@ -1,8 +1,13 @@
+import threading
+import time
 from dataclasses import replace
+from itertools import count
 
 import pytest
 
+from spec_trt import names
 from spec_trt.manifest import TensorRtFacts
+from spec_trt.profile import cost_curve
 from spec_trt.profile.cost_curve import CurveConfig, CurveTimer, measure_prefill, measure_verify, sizes
 from spec_trt.profile.draft_costs import HeadParts, draft_costs, measure_heads
 from spec_trt.runtime.costs import DraftCost
@@ -18,15 +23,20 @@ from tests.test_manifest import make_engine_facts
 MODEL = FakeTarget(vocab=32, order=2)
 
 
-def idle_heads():
+def idle_heads(run=lambda _inputs, _outputs: None):
     """Heads whose graphs do nothing: what is measured is no text."""
     facts = fake_heads(MODEL.next_token, vocab=MODEL.vocab)
     assert facts.medusa is not None
     assert facts.eagle is not None
-    idle, target = FakeHead(lambda _inputs, _outputs: None), fake_facts(vocab=MODEL.vocab)
+    idle, target = FakeHead(run), fake_facts(vocab=MODEL.vocab)
     return Heads(
         medusa=MedusaModel(idle, facts.medusa.facts, target), eagle=DraftModel(idle, facts.eagle.facts, target)
     )
+
+
+@pytest.fixture(autouse=True)
+def quickly_settled(monkeypatch):
+    monkeypatch.setattr(cost_curve, "_SETTLING_S", 0.001)
 
 
 @pytest.fixture
@@ -93,6 +103,30 @@ def test_rounds_that_were_run_meanwhile_count(engine, session):
     before = len(session.windows)
     assert len(measure_verify(engine, config, lambda items, _name: items, timer)) == 1
     assert len(session.windows) == before
+
+
+def test_passes_are_timed_where_and_as_decoding_runs_them(tmp_path, monkeypatch):
+    """Off the main thread, and those of one node behind many of their kind."""
+    nodes, threads = [], set()
+
+    def run(inputs, _outputs):
+        nodes.append(inputs[names.INPUT_IDS].shape[1] if names.INPUT_IDS in inputs else 0)
+        threads.add(threading.current_thread())
+
+    clock = count()
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock) / 1000)
+    monkeypatch.setattr(cost_curve, "_SETTLING_S", 0.1)
+    with fake_engine(tmp_path, MODEL, max_positions=256, session=FakeHead(run), heads=idle_heads(run)) as engine:
+        timer = CurveTimer(engine, CurveConfig(nodes=(1, 4, 16), pasts=(8,), batches=(1,), rounds=2))
+        timer.round()
+        del nodes[:]
+        timer.round()
+        assert nodes == sorted(nodes)
+        assert nodes.count(1) > 30
+        assert nodes.count(4) == nodes.count(16) == 3
+        measure_prefill(engine, 100, repeats=1)
+        measure_heads(engine, past=20, rounds=1)
+    assert threading.main_thread() not in threads
 
 
 def test_sizes_beyond_the_first_slow_one_are_left_out(engine):

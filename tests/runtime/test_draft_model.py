@@ -12,7 +12,7 @@ from spec_trt.export.torch_reference import reference
 from spec_trt.heads.eagle import EagleConfig, EagleDraft
 from spec_trt.heads.projection import Projection
 from spec_trt.manifest import EagleFacts
-from spec_trt.runtime import draft_model
+from spec_trt.runtime import draft_model, kv_cache
 from spec_trt.runtime.draft_model import DraftModel
 from tests.runtime.fake_session import fake_facts
 
@@ -265,6 +265,16 @@ def test_a_size_is_bound_once_per_capacity_until_the_memory_is_another(monkeypat
     assert model.cache.memory is not memory
     extended(model, features, [0], [1])
     assert [size.capacity for size in model._passes.kept] == [model.cache.capacity]
+
+
+def test_an_idle_draft_keeps_little_memory(monkeypatch):
+    monkeypatch.setattr(kv_cache, "_LITTLE_BYTES", 4000)
+    model = make_model(make_draft(1), cache_step=8)
+    extended(model, target_features(model, 60), range(60), [token % VOCAB for token in range(60)])
+    before = model.cache.memory.nbytes
+    model.cut(8)
+    assert before > 4000 > model.cache.memory.nbytes
+    assert not model._passes.kept  # which would hold the old memory
 
 
 def test_few_sizes_are_kept_bound(monkeypatch):
