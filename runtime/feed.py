@@ -24,7 +24,8 @@ class Feed:
         self.emissions: list[Emission] = []
         self.error: BaseException | None = None
         self._ended, self._process = False, os.getpid()
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._changed, self._over = threading.Condition(lock), threading.Condition(lock)
         self._listeners: list[Listener] = []
 
     @property
@@ -57,9 +58,9 @@ class Feed:
         if os.getpid() != self._process:
             raise ConfigError("this generation is another process's: a fork does not have the thread that decodes")
         with self._changed:
-            return self._changed.wait_for(
-                lambda: self._ended or (seen is not None and len(self.emissions) > seen), timeout
-            )
+            if seen is None:  # not woken with every piece
+                return self._over.wait_for(lambda: self._ended, timeout)
+            return self._changed.wait_for(lambda: self._ended or len(self.emissions) > seen, timeout)
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Have a function called after every change, by the thread that decodes.
@@ -78,6 +79,8 @@ class Feed:
 
     def _tell(self) -> None:
         self._changed.notify_all()
+        if self._ended:
+            self._over.notify_all()
         for listener in list(self._listeners):
             try:
                 listener()
