@@ -11,7 +11,7 @@ def piece(finish_reason=None):
 
 
 def test_who_waits_for_the_end_is_not_woken_by_every_piece(monkeypatch):
-    feed, woken = Feed(), []
+    feed, woken = Feed(), list[None]()
     notify_all = feed._over.notify_all
     monkeypatch.setattr(feed._over, "notify_all", lambda: woken.append(notify_all()))
     waiting = threading.Thread(target=feed.wait)
@@ -27,7 +27,7 @@ def test_who_waits_for_the_end_is_not_woken_by_every_piece(monkeypatch):
 
 
 def test_who_waits_for_a_piece_is_woken_by_it_or_by_the_end():
-    feed, seen = Feed(), []
+    feed, seen = Feed(), list[bool]()
     waiting = threading.Thread(target=lambda: seen.extend(feed.wait(count, timeout=10) for count in range(3)))
     waiting.start()
     feed.put(piece())
