@@ -81,7 +81,7 @@ _NODES = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 48, 64)
 
 
 def sizes_up_to(nodes: int) -> list[int]:
-    """Numbers of nodes from 0 to the largest, or to 64: few enough to look at all of them before every pass."""
+    """Numbers of nodes from 0 to the largest, or to 64: few enough to look at all of them every few passes."""
     nodes = min(nodes, _NODES[-1])
     return sorted({0, nodes, *_below(nodes)})
 

@@ -13,11 +13,11 @@ from torch import Tensor
 from spec_trt import names
 from spec_trt.manifest import EagleFacts, ModelFacts
 from spec_trt.runtime.bound_graph import BoundGraph
+from spec_trt.runtime.bound_passes import BoundPasses
 from spec_trt.runtime.cache_memory import DTYPES, Rows, joined_rows, on_host
 from spec_trt.runtime.fixed_shapes import FixedShapes
 from spec_trt.runtime.kv_cache import KVCache
-from spec_trt.runtime.pass_memory import PassMemory
-from spec_trt.runtime.recently_used import RecentlyUsed
+from spec_trt.runtime.pass_memory import PassRooms
 from spec_trt.runtime.row_index import RowIndex
 from spec_trt.runtime.session import Session
 
@@ -97,9 +97,8 @@ class DraftModel:
         self._session, self._fuse, self._fixed = session, fuse, fixed
         self._chunk = chunk if fixed is None else fixed.prefill_chunk
         self._dtype, self._target_hidden = DTYPES[target.dtype], target.hidden
-        self._passes = RecentlyUsed[_PassSize, _Pass](_MOST_BOUND)
-        self._bound_memory = self.cache.memory
-        self._memory: dict[str, PassMemory] = {}
+        self._passes = BoundPasses[_PassSize, _Pass](self.cache, _MOST_BOUND)
+        self._rooms = PassRooms(torch.empty(0, dtype=self._dtype, device=session.device))
         self._newest_feature = on_host(torch.zeros(1, facts.hidden, dtype=self._dtype, device=session.device))
         self._newest: DraftStep
         self._taken = deque[list[Any]]()  # of the rows to come, what each call of `take` gave of each that it needs
@@ -114,7 +113,7 @@ class DraftModel:
     def cut(self, rows: int) -> None:
         """Hold no more rows than so many, nor memory for many more."""
         self.cache.fit(rows)
-        self._forget_moved()
+        self._passes.forget_moved()
 
     def forget(self) -> None:
         """Let go of what was taken and not committed."""
@@ -236,20 +235,13 @@ class DraftModel:
         )
 
     def _bound(self, nodes: int, *, causal: bool, logits: bool, tentative: int = 0) -> "_Pass":
-        """The graph bound for a pass of this size; made once per size and cache memory, as long as it is used."""
+        """The graph bound for a pass of this size, for which the cache is made to have room."""
         self.cache.reserve(int(self.cache.lengths[0]) + tentative + nodes)
         if causal and self._fixed is not None:
             nodes = self._fixed.padded(nodes)
         window = self._window(nodes, tentative, causal=causal)
-        size = _PassSize(nodes=nodes, window=window, causal=causal, logits=logits, capacity=self.cache.capacity)
-        self._forget_moved()
-        return self._passes.get(size, lambda: self._bind(size))
-
-    def _forget_moved(self) -> None:
-        """Let go of what is bound to memory that the cache has left."""
-        if self._bound_memory is not self.cache.memory:
-            self._passes.clear()
-            self._bound_memory = self.cache.memory
+        size = _PassSize(nodes=nodes, window=window, causal=causal, logits=logits)
+        return self._passes.get(size, self._bind)
 
     def _window(self, nodes: int, tentative: int, *, causal: bool) -> int:
         if self._fixed is None:
@@ -257,10 +249,13 @@ class DraftModel:
         return self._fixed.window(nodes, prefill=causal and nodes > self._fixed.max_nodes, tentative=tentative)
 
     def _bind(self, size: "_PassSize") -> "_Pass":
-        features = self._room(names.FEATURES, size.nodes, self.facts.hidden)
-        outputs = {names.NEXT_FEATURES: self._room(names.NEXT_FEATURES, size.nodes, self.facts.hidden)}
+        features, next_features = (
+            self._rooms.take(name, 1, size.nodes, self.facts.hidden, zeros=True)
+            for name in (names.FEATURES, names.NEXT_FEATURES)
+        )
+        outputs = {names.NEXT_FEATURES: next_features}
         if size.logits:
-            outputs[names.DRAFT_LOGITS] = self._room(names.DRAFT_LOGITS, size.nodes, self.facts.draft_vocab)
+            outputs[names.DRAFT_LOGITS] = self._rooms.take(names.DRAFT_LOGITS, 1, size.nodes, self.facts.draft_vocab)
         new_rows = self.cache.new_rows(1, size.nodes)
         graph = BoundGraph(
             self._session,
@@ -275,7 +270,7 @@ class DraftModel:
             graph=graph,
             index=RowIndex(size.nodes, self._session.device),
             features=on_host(features),
-            next_features=on_host(outputs[names.NEXT_FEATURES]),
+            next_features=on_host(next_features),
             new_rows=on_host(new_rows),
             logits=outputs.get(names.DRAFT_LOGITS),
             fusion=self._bind_fusion(self._fuse, features) if self._fuse and size.causal else None,
@@ -283,17 +278,11 @@ class DraftModel:
 
     def _bind_fusion(self, session: Session, fused: Tensor) -> "_Fusion":
         """EAGLE-3's fusion, which fills a pass's features."""
-        features = self._room(_UNFUSED, fused.shape[1], len(self.needs) * self._target_hidden)
+        features = self._rooms.take(_UNFUSED, 1, fused.shape[1], len(self.needs) * self._target_hidden, zeros=True)
         graph = BoundGraph(
             session, written={}, read={}, inputs={names.FEATURES: features}, outputs={names.NEXT_FEATURES: fused}
         )
         return _Fusion(graph=graph, features=on_host(features))
-
-    def _room(self, name: str, nodes: int, width: int) -> Tensor:
-        """Memory for [1, nodes, width] numbers, shared by the passes of all sizes."""
-        like = torch.empty(0, dtype=self._dtype, device=self._session.device)
-        memory = self._memory.setdefault(name, PassMemory(like, zeros=name != names.DRAFT_LOGITS))
-        return memory.take(nodes * width).view(1, nodes, width)
 
     def _new_inputs(self, size: "_PassSize") -> dict[str, Tensor]:
         nodes, device = size.nodes, self._session.device
@@ -314,13 +303,12 @@ class DraftModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PassSize:
-    """What decides the shapes of a pass, and where the cache's rows lie; `causal` rows see their earlier ones."""
+    """What decides the shapes of a pass, but for the cache's own; `causal` rows see their earlier ones."""
 
     nodes: int
     window: int
     causal: bool
     logits: bool
-    capacity: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,10 @@
 """Memory that passes of all sizes fill in turn."""
 
+import math
+
 from torch import Tensor
 
-__all__ = ["PassMemory"]
+__all__ = ["PassMemory", "PassRooms"]
 
 
 class PassMemory:
@@ -25,3 +27,26 @@ class PassMemory:
             size = 1 << (count - 1).bit_length()
             self._block = self._block.new_zeros(size) if self._zeros else self._block.new_empty(size)
         return self._block[:count]
+
+
+class PassRooms:
+    """A `PassMemory` for each of a graph's large tensors.
+
+    Args:
+        like: What they hold, and where; its size does not matter.
+    """
+
+    def __init__(self, like: Tensor) -> None:
+        self._like = like
+        self._memory: dict[str, PassMemory] = {}
+
+    def take(self, name: str, *shape: int, zeros: bool = False) -> Tensor:
+        """The beginning of a name's memory in some shape; another pass that takes some overwrites it.
+
+        Args:
+            name: The tensor's.
+            shape: The pass's own.
+            zeros: See `PassMemory`; of the name's first call.
+        """
+        memory = self._memory.setdefault(name, PassMemory(self._like, zeros=zeros))
+        return memory.take(math.prod(shape)).view(shape)

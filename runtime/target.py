@@ -1,6 +1,5 @@
 """The target model: its base graph and cache, run over trees."""
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,12 +11,12 @@ from torch import Tensor
 from spec_trt import names
 from spec_trt.manifest import ModelFacts
 from spec_trt.runtime.bound_graph import BoundGraph
+from spec_trt.runtime.bound_passes import BoundPasses
 from spec_trt.runtime.cache_memory import DTYPES, Rows, copied, joined_rows, on_host
 from spec_trt.runtime.drafters.drafter import PassOutput
 from spec_trt.runtime.fixed_shapes import FixedShapes
 from spec_trt.runtime.kv_cache import KVCache
-from spec_trt.runtime.pass_memory import PassMemory
-from spec_trt.runtime.recently_used import RecentlyUsed
+from spec_trt.runtime.pass_memory import PassRooms
 from spec_trt.runtime.session import Session
 from spec_trt.runtime.tree import Topology, Tree, TreeBuilder
 
@@ -42,15 +41,13 @@ class Verified:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PassSize:
-    """What decides the shapes of a pass, and, by the cache's own batch and capacity, where its rows lie."""
+    """What decides the shapes of a pass, but for the cache's own."""
 
     slot: int
     batch: int
     nodes: int
     project: bool
     needs: frozenset[str]
-    cache_batch: int
-    capacity: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,9 +109,8 @@ class Target:
         )
         self._session, self._fixed = session, fixed
         self.prefill_chunk = prefill_chunk if fixed is None else fixed.prefill_chunk
-        self._passes = RecentlyUsed[_PassSize, _Pass](_MOST_BOUND)
-        self._bound_memory = self.cache.memory
-        self._memory: dict[str, PassMemory] = {}
+        self._passes = BoundPasses[_PassSize, _Pass](self.cache, _MOST_BOUND)
+        self._rooms = PassRooms(torch.empty(0, dtype=DTYPES[facts.dtype], device=session.device))
 
     def prefill(
         self, prompt: Sequence[int], needs: Collection[str] = frozenset(), *, slot: int = 0
@@ -162,27 +158,12 @@ class Target:
         nodes = max(len(tree) for tree in trees)
         if not project and self._fixed is not None:
             nodes = self._fixed.padded(nodes)
-        size = _PassSize(
-            slot=slot,
-            batch=len(trees),
-            nodes=nodes,
-            project=project,
-            needs=frozenset(needs),
-            cache_batch=self.cache.batch,
-            capacity=self.cache.capacity,
-        )
-        bound = self._bound(size)
+        size = _PassSize(slot=slot, batch=len(trees), nodes=nodes, project=project, needs=frozenset(needs))
+        bound = self._passes.get(size, self._bind)
         lengths = self.cache.lengths[slot : slot + len(trees)]
         _write_pass(bound, trees, lengths)
         bound.graph.run()
         return Verified(outputs=_per_sequence(bound, trees, needs), new_rows=bound.new_rows)
-
-    def _bound(self, size: _PassSize) -> _Pass:
-        """The graph bound for a pass of this size; made once per size and cache memory, as long as it is used."""
-        if self._bound_memory is not self.cache.memory:
-            self._passes.clear()
-            self._bound_memory = self.cache.memory
-        return self._passes.get(size, lambda: self._bind(size))
 
     def _bind(self, size: _PassSize) -> _Pass:
         outputs, new_rows = self._new_outputs(size), self.cache.new_rows(size.batch, size.nodes)
@@ -222,13 +203,7 @@ class Target:
         return size.nodes if self._fixed is None else self._fixed.window(size.nodes, prefill=not size.project)
 
     def _new_outputs(self, size: _PassSize) -> dict[str, Tensor]:
-        shapes = {name: (size.batch, size.nodes, self._width(name)) for name in size.needs}
-        return {name: self._room(name, math.prod(shape)).view(shape) for name, shape in shapes.items()}
-
-    def _room(self, name: str, count: int) -> Tensor:
-        """Memory for an output, shared by the passes of all sizes."""
-        like = torch.empty(0, dtype=DTYPES[self.facts.dtype], device=self._session.device)
-        return self._memory.setdefault(name, PassMemory(like)).take(count)
+        return {name: self._rooms.take(name, size.batch, size.nodes, self._width(name)) for name in size.needs}
 
     def _new_argmax(self, size: _PassSize) -> dict[str, Tensor]:
         if not size.project:

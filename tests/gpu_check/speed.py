@@ -66,7 +66,7 @@ def pass_costs(engine: Engine, prompt: Sequence[int]) -> dict[int, dict[str, flo
         tree = chain(prompt[-1], nodes)
         for _ in range(3):
             target.verify([tree])
-        [bound] = [bound for size, bound in target._passes.kept.items() if size.project and size.nodes == nodes]
+        [bound] = [bound for (size, _, _), bound in target._passes.kept.items() if size.project and size.nodes == nodes]
         costs[nodes] = {
             "wall_ms": host_ms(lambda tree=tree: target.verify([tree]), repeats=20),  # type: ignore[misc]
             "gpu_ms": event_ms(bound.graph._binding.run, repeats=20),

@@ -264,7 +264,7 @@ def test_a_size_is_bound_once_per_capacity_until_the_memory_is_another(monkeypat
     model.cache.fit(5000)
     assert model.cache.memory is not memory
     extended(model, features, [0], [1])
-    assert [size.capacity for size in model._passes.kept] == [model.cache.capacity]
+    assert [capacity for _, _, capacity in model._passes.kept] == [model.cache.capacity]
 
 
 def test_an_idle_draft_keeps_little_memory(monkeypatch):
@@ -285,4 +285,4 @@ def test_few_sizes_are_kept_bound(monkeypatch):
         model.reset()
         features, tokens = target_features(model, count), list(range(count))
         assert_predicts(extended(model, features, range(count), tokens), 0, chain_logits(draft, features, tokens, []))
-    assert [size.nodes for size in model._passes.kept] == [4, 1, 2]
+    assert [size.nodes for size, _, _ in model._passes.kept] == [4, 1, 2]

@@ -106,7 +106,7 @@ def test_a_pass_size_is_bound_once_per_capacity_until_the_memory_is_another(monk
     assert target.cache.memory is not memory
     target.verify([TreeBuilder(7).build()])
     assert len(bound) == 1
-    assert [size.capacity for size in target._passes.kept] == [target.cache.capacity]
+    assert [capacity for _, _, capacity in target._passes.kept] == [target.cache.capacity]
 
 
 def test_few_sizes_of_passes_are_kept_bound(monkeypatch):
@@ -117,4 +117,4 @@ def test_few_sizes_of_passes_are_kept_bound(monkeypatch):
         builder.add_chain(0, [1] * (nodes - 1))
         tree = builder.build()
         np.testing.assert_array_equal(target.verify([tree]).outputs[0].argmax, MODEL.argmax([5], tree))
-    assert [size.nodes for size in target._passes.kept] == [4, 1, 2]
+    assert [size.nodes for size, _, _ in target._passes.kept] == [4, 1, 2]
