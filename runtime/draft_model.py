@@ -1,5 +1,6 @@
 """The EAGLE draft model: its graph and cache, run over the target's true rows and its own tentative levels."""
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from spec_trt import names
 from spec_trt.manifest import EagleFacts, ModelFacts
 from spec_trt.runtime.bound_graph import BoundGraph
 from spec_trt.runtime.bound_passes import BoundPasses
-from spec_trt.runtime.cache_memory import DTYPES, Rows, joined_rows, on_host
+from spec_trt.runtime.cache_memory import DTYPES, Rows, copied, joined_rows, on_host, zeros
 from spec_trt.runtime.fixed_shapes import FixedShapes
 from spec_trt.runtime.kv_cache import KVCache
 from spec_trt.runtime.pass_memory import PassRooms
@@ -231,7 +232,7 @@ class DraftModel:
             log_probs=bound.graph.outputs[names.LOG_PROBS][0, row : row + 1].copy(),
             features=self._newest_feature,
             visible=np.empty((1, 0), dtype=np.bool_),
-            logits=None if bound.logits is None else bound.logits[0, row : row + 1].clone(),
+            logits=None if bound.logits is None else copied(bound.logits[0, row : row + 1]),
         )
 
     def _bound(self, nodes: int, *, causal: bool, logits: bool, tentative: int = 0) -> "_Pass":
@@ -286,11 +287,12 @@ class DraftModel:
 
     def _new_inputs(self, size: "_PassSize") -> dict[str, Tensor]:
         nodes, device = size.nodes, self._session.device
+        mask = (1, nodes, size.window)
         return {
             names.INPUT_IDS: torch.zeros(1, nodes, dtype=torch.int64, device=device),
             names.POSITION_IDS: torch.zeros(1, nodes, dtype=torch.int64, device=device),
             names.PAST_LENS: torch.zeros(1, dtype=torch.int64, device=device),
-            names.TREE_MASK: torch.zeros(1, nodes, size.window, dtype=torch.bool, device=device),
+            names.TREE_MASK: zeros(math.prod(mask), torch.empty(0, dtype=torch.bool, device=device)).view(mask),
         }
 
     def _new_outputs(self, size: "_PassSize") -> dict[str, Tensor]:

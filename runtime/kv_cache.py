@@ -11,7 +11,17 @@ from torch import Tensor
 from spec_trt import names
 from spec_trt.errors import BackendError, ConfigError
 from spec_trt.manifest import ModelFacts
-from spec_trt.runtime.cache_memory import ALIGNMENT, DTYPES, Rows, aligned, move_rows, on_host, untouched_zeros, zeros
+from spec_trt.runtime.cache_memory import (
+    ALIGNMENT,
+    DTYPES,
+    Rows,
+    aligned,
+    copied,
+    move_rows,
+    on_host,
+    untouched_zeros,
+    zeros,
+)
 from spec_trt.runtime.gpu_rows import GpuRowWriter
 from spec_trt.runtime.pass_memory import PassMemory
 
@@ -172,7 +182,7 @@ class KVCache:
         if one == other:
             return
         first, second = (self._host[:, slot, :, : self.lengths[slot]] for slot in (one, other))
-        saved = first.copy() if isinstance(first, np.ndarray) else first.clone()
+        saved = copied(first)
         self._host[:, one, :, : self.lengths[other]] = second
         self._host[:, other, :, : self.lengths[one]] = saved
         for counts in (self.lengths, self.tentative):

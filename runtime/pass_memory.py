@@ -4,6 +4,8 @@ import math
 
 from torch import Tensor
 
+from spec_trt.runtime.cache_memory import zeros
+
 __all__ = ["PassMemory", "PassRooms"]
 
 
@@ -25,7 +27,7 @@ class PassMemory:
         """The block's first numbers, [count]; another pass that takes some overwrites them."""
         if count > len(self._block):
             size = 1 << (count - 1).bit_length()
-            self._block = self._block.new_zeros(size) if self._zeros else self._block.new_empty(size)
+            self._block = zeros(size, self._block) if self._zeros else self._block.new_empty(size)
         return self._block[:count]
 
 

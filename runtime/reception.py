@@ -14,6 +14,7 @@ from spec_trt.manifest import Manifest
 from spec_trt.runtime.accept import Acceptance, GreedyAcceptance
 from spec_trt.runtime.acceptance_rule import acceptance_rule
 from spec_trt.runtime.allowance import BudgetName
+from spec_trt.runtime.cache_memory import copied
 from spec_trt.runtime.costs import Costs
 from spec_trt.runtime.detokenizer import Detokenizer
 from spec_trt.runtime.drafters import METHODS, make_drafter
@@ -43,7 +44,7 @@ class KeptLogits(GreedyAcceptance):
 
     def accept(self, tree: Tree, out: PassOutput) -> tuple[list[int], int]:
         """See `Acceptance.accept`."""
-        self.logits = out.tensors[names.LOGITS][ROOT].clone()
+        self.logits = copied(out.tensors[names.LOGITS][ROOT])
         return super().accept(tree, out)
 
 

@@ -1,5 +1,6 @@
 """The target model: its base graph and cache, run over trees."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from spec_trt import names
 from spec_trt.manifest import ModelFacts
 from spec_trt.runtime.bound_graph import BoundGraph
 from spec_trt.runtime.bound_passes import BoundPasses
-from spec_trt.runtime.cache_memory import DTYPES, Rows, copied, joined_rows, on_host
+from spec_trt.runtime.cache_memory import DTYPES, Rows, copied, joined_rows, on_host, zeros
 from spec_trt.runtime.drafters.drafter import PassOutput
 from spec_trt.runtime.fixed_shapes import FixedShapes
 from spec_trt.runtime.kv_cache import KVCache
@@ -143,7 +144,7 @@ class Target:
         chain = _chain(tokens)
         verified = self._run([chain], needs, project=False, slot=slot)
         self.cache.commit(verified.new_rows, [range(len(chain))], slot=slot)
-        return {name: tensor.clone() for name, tensor in verified.outputs[0].tensors.items()}
+        return {name: copied(tensor) for name, tensor in verified.outputs[0].tensors.items()}
 
     def verify(self, trees: Sequence[Tree], needs: Collection[str] = frozenset()) -> Verified:
         """Run one pass over all nodes of one tree per sequence; commits nothing.
@@ -190,12 +191,13 @@ class Target:
 
     def _new_inputs(self, size: _PassSize) -> dict[str, Tensor]:
         batch, nodes, device = size.batch, size.nodes, self._session.device
+        mask = (batch, nodes, self._window(size))
         rows = torch.arange(nodes if size.project else 0, device=device)
         return {
             names.INPUT_IDS: torch.zeros(batch, nodes, dtype=torch.int64, device=device),
             names.POSITION_IDS: torch.zeros(batch, nodes, dtype=torch.int64, device=device),
             names.PAST_LENS: torch.zeros(batch, dtype=torch.int64, device=device),
-            names.TREE_MASK: torch.zeros(batch, nodes, self._window(size), dtype=torch.bool, device=device),
+            names.TREE_MASK: zeros(math.prod(mask), torch.empty(0, dtype=torch.bool, device=device)).view(mask),
             names.LOGITS_ROWS: rows.expand(batch, -1).contiguous(),
         }
 

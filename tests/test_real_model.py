@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -113,3 +114,34 @@ def test_bench_json_on_the_real_model(smollm2_engine, tmp_path):
     methods = json.loads(done.stdout)["methods"]
     assert all(score["identical"] for score in methods.values())
     assert methods["autoregressive"]["accept_length"] == 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted as Linux shows them")
+def test_pytorch_starts_no_threads(smollm2_engine):
+    """They would hold cores that ONNX Runtime's need, for a fifth of a second after each large operation."""
+    program = f"""
+import os
+import torch
+from pathlib import Path
+from spec_trt.runtime import Engine, GenerationConfig, Sampling
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+torch.set_num_threads(5)
+engine = Engine.load(Path({str(smollm2_engine("int8"))!r}))
+loaded = threads()
+for first, method in enumerate(engine.methods):
+    prompts = [[first * 10 + place, *range(100, 300)] for place in range(2)]  # none begins as another one did
+    for sampling in (Sampling(), Sampling(temperature=1.0, repetition_penalty=1.1, seed=0)):
+        configs = [GenerationConfig(method=method, sampling=sampling, max_new_tokens=8, log_probs=log_probs)
+                   for log_probs in (False, True)]
+        for config in configs:
+            engine.generate(prompts, config)
+engine.next_logits(prompts[0])
+decoding = threads() - loaded
+torch.zeros(1_000_000).clone()
+print(decoding, threads() - loaded - decoding)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", "4"]  # the scheduler's; and PyTorch's, had they been started
