@@ -59,13 +59,17 @@ class Batch:
         self._release_ended()
         return True
 
-    def step(self) -> None:
-        """Read a part of the newest prompt, and take everybody else one pass further."""
+    def step(self, waiting: int = 0) -> None:
+        """Read a part of the newest prompt, and take everybody else one pass further.
+
+        Args:
+            waiting: Sequences that are yet to be admitted.
+        """
         for sequence in self._slots.live:
             sequence.end_if_asked()
         self._release_ended()
         self._read()
-        self._decode()
+        self._decode(waiting)
         self._release_ended()
 
     def fail(self, error: BaseException) -> None:
@@ -87,12 +91,14 @@ class Batch:
             sequence.has_read(outputs, len(part))
         self._release_ended()
 
-    def _decode(self) -> None:
-        decoding = [sequence for sequence in self._slots.live if sequence.is_read]
+    def _decode(self, waiting: int) -> None:
+        live = self._slots.live
+        decoding = [sequence for sequence in live if sequence.is_read]
         if not decoding:
             return
+        coming = len(live) - len(decoding) + min(waiting, self._slots.free)
         try:
-            decode_pass(decoding, self._target, self._budget)
+            decode_pass(decoding, self._target, self._budget, coming=coming)
         except Exception as error:  # the pass was everybody's
             for sequence in decoding:
                 sequence.feed.fail(error)

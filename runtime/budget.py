@@ -50,6 +50,9 @@ class Budget:
     for all, and each sequence then drafts as much of it as its own drafting, and what the pass takes longer for it
     alone, pay for. Where no tree pays it decodes plainly, and tries again later.
 
+    While others are about to join, a millisecond is worth what the larger batch will make of it: a token of a few
+    sequences that is bought dearly saves little in passes that serve many.
+
     Args:
         costs: Reads what passes cost here: asked where a sequence's budget is `auto`, which is let through only then.
     """
@@ -62,23 +65,24 @@ class Budget:
         self._decided, self._stood = _Decision(allowances=[]), 0
         self._curve_ms = lru_cache(maxsize=1024)(self._measured_curve)
 
-    def allow(self, sequences: Sequence[Sized], lengths: Sequence[int]) -> list[Allowance]:
+    def allow(self, sequences: Sequence[Sized], lengths: Sequence[int], *, coming: int = 0) -> list[Allowance]:
         """What each sequence's tree of the next pass may have.
 
         Args:
             sequences: Those of the pass.
             lengths: Of each, its committed rows.
+            coming: How many others will decode with them soon.
         """
         outlooks = [sequence.outlook or self._outlook(sequence) for sequence in sequences]
         if not any(outlooks):
             return [_fixed(sequence) for sequence in sequences]
         past = _PAST_STEP * round(sum(lengths) / len(lengths) / _PAST_STEP)
-        setting = (past, *outlooks)
+        setting = (past, coming, *outlooks)
         self._credit += _TRIALS
         if self._setting != setting or not self._stands():
             pairs = zip(sequences, outlooks, strict=True)
             drafting = [self._drafting(sequence, outlook) for sequence, outlook in pairs if outlook]
-            self._decided = self._decide(drafting, batch=len(sequences), past=past)
+            self._decided = self._decide(drafting, batch=len(sequences), past=past, coming=coming)
             self._setting, self._stood = setting, 0
         self._stood += 1
         allowances = iter(self._decided.allowances)
@@ -114,16 +118,23 @@ class Budget:
         cost = self._costs.draft.get(sequence.method, _FREE)
         return Drafting(outlook=outlook, cost=cost, backlog=sequence.backlog)
 
-    def _decide(self, drafting: Sequence[Drafting], *, batch: int, past: int) -> "_Decision":
+    def _decide(self, drafting: Sequence[Drafting], *, batch: int, past: int, coming: int) -> "_Decision":
         """What pays for itself; or more than that, as often as trying it loses little.
 
         All try it together: what none of them could pay for alone may pay for all. Nothing has a price then, so that
         drafters that had trusted themselves too much learn of it when they are right again.
         """
         curve = self._curve_ms(max(one.outlook.sizes[-1].nodes for one in drafting), past, batch)
-        planner = Planner(drafting, batch=batch, curve=curve, overhead_ms=self._costs.overhead_ms)
+        planner = Planner(
+            drafting,
+            batch=batch,
+            curve=curve,
+            overhead_ms=self._costs.overhead_ms,
+            least_rate=self._plain_rate(batch + coming, past) if coming else 0.0,
+        )
         best = planner.best_alike()
-        paying = [_paying(one, planner.own_steps(one.outlook, best), best.rate) for one in drafting]
+        rate = planner.worth(best)
+        paying = [_paying(one, planner.own_steps(one.outlook, best), rate) for one in drafting]
         sizes = [allowance.nodes for allowance in paying]
         plan = best if sizes == best.sizes else planner.plan(sizes)
 
@@ -135,6 +146,11 @@ class Budget:
             return _Decision(allowances=paying, passes=_STANDS, trial_loss=loss)
         self._credit -= loss
         return _Decision(allowances=[Allowance(nodes=size) for size in tried])
+
+    def _plain_rate(self, batch: int, past: int) -> float:
+        """Tokens per millisecond of a batch that drafts nothing."""
+        [plain_ms] = self._curve_ms(0, past, batch)
+        return batch / (plain_ms + self._costs.overhead_ms)
 
     @cached_property
     def _costs(self) -> Costs:

@@ -10,7 +10,7 @@ from spec_trt.runtime.target import Target
 __all__ = ["decode_pass"]
 
 
-def decode_pass(sequences: Sequence[LiveSequence], target: Target, budget: Budget) -> None:
+def decode_pass(sequences: Sequence[LiveSequence], target: Target, budget: Budget, *, coming: int = 0) -> None:
     """Take every sequence one pass further: what plain decoding emits, in blocks.
 
     A prompt's last token is the first root, so every emitted token comes from here.
@@ -19,12 +19,13 @@ def decode_pass(sequences: Sequence[LiveSequence], target: Target, budget: Budge
         sequences: Those of the target's first places, in their order, their prompts read.
         target: The model.
         budget: What sizes their trees.
+        coming: How many others will decode with them soon.
     """
     needs = frozenset[str]().union(*(sequence.needs for sequence in sequences))
     costs = [sequence.stats for sequence in sequences]
 
     with shared_time(costs, "draft"):
-        allowances = budget.allow(sequences, target.cache.lengths[: len(sequences)].tolist())
+        allowances = budget.allow(sequences, target.cache.lengths[: len(sequences)].tolist(), coming=coming)
     trees = [sequence.propose(allowance) for sequence, allowance in zip(sequences, allowances, strict=True)]
     with shared_time(costs, "verify"):
         verified = target.verify(trees, needs)

@@ -76,20 +76,32 @@ class Planner:
         batch: How many sequences there are.
         curve: Milliseconds of a verify pass by the nodes below the root of its largest tree, from none on.
         overhead_ms: The loop's own time.
+        least_rate: Tokens that a millisecond is worth at the least, as later passes make so many of it.
     """
 
     def __init__(
-        self, drafting: Sequence[Drafting], *, batch: int, curve: Sequence[float], overhead_ms: float = 0.0
+        self,
+        drafting: Sequence[Drafting],
+        *,
+        batch: int,
+        curve: Sequence[float],
+        overhead_ms: float = 0.0,
+        least_rate: float = 0.0,
     ) -> None:
-        self._drafting, self._batch = drafting, batch
+        self._drafting, self._batch, self._least_rate = drafting, batch, least_rate
         self._plain_ms = curve[0] + overhead_ms
         self._steps = [after - before for before, after in pairwise(curve)]
 
     def best_alike(self) -> PassPlan:
-        """Of the plans in which all may have as many nodes, the one with the most tokens per millisecond."""
+        """Of the plans in which all may have as many nodes, the one with the most tokens per millisecond.
+
+        Where a millisecond is worth more than that, it is the one with the most tokens beyond those that its
+        milliseconds are worth.
+        """
         verify_ms = self._verify_ms(self._absent([one.outlook.sizes[-1].nodes for one in self._drafting]))
-        rates = {nodes: self._tokens(sizes) / self._ms(sizes, verify_ms[nodes]) for nodes, sizes in self._alike()}
-        best = max(rates, key=rates.__getitem__)
+        plans = {nodes: (self._tokens(sizes), self._ms(sizes, verify_ms[nodes])) for nodes, sizes in self._alike()}
+        rate = max(self._least_rate, *(tokens / ms for tokens, ms in plans.values()))
+        best = max(plans, key=lambda nodes: plans[nodes][0] - rate * plans[nodes][1])
         return self.plan([one.outlook.size(best).nodes for one in self._drafting])
 
     def _alike(self) -> Iterator[tuple[int, list[Size]]]:
@@ -113,6 +125,10 @@ class Planner:
             absent=absent,
         )
 
+    def worth(self, plan: PassPlan) -> float:
+        """Tokens that a millisecond is worth beside a plan."""
+        return max(plan.rate, self._least_rate)
+
     def trial_loss(self, nodes: Sequence[int], plan: PassPlan) -> float:
         """What a pass is expected to lose to another plan, where nothing has a price in it: its share of the plan's.
 
@@ -124,7 +140,8 @@ class Planner:
         """
         trial = self.plan(nodes, usual=True)
         backlog_ms = sum(one.backlog_ms for one, count in zip(self._drafting, nodes, strict=True) if count)
-        return max((trial.ms + backlog_ms) / plan.ms - trial.tokens / plan.tokens, 0.0)
+        longer_ms = trial.ms + backlog_ms - plan.ms
+        return max((self.worth(plan) * longer_ms - (trial.tokens - plan.tokens)) / plan.tokens, 0.0)
 
     def own_steps(self, outlook: Outlook, plan: PassPlan) -> list[float]:
         """Milliseconds that each node of one sequence's tree costs a pass, as no other tree has so many."""

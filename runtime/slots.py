@@ -65,6 +65,11 @@ class Slots:
         """The sequences that have a place, in the places' order."""
         return [slot.sequence for slot in self._slots if slot.sequence is not None]
 
+    @property
+    def free(self) -> int:
+        """Places that nobody has."""
+        return self._places - len(self.live)
+
     def give(self, sequence: LiveSequence) -> bool:
         """Give a sequence the place behind the others, where there is one with rows enough for it until its end."""
         live = self.live
