@@ -1,5 +1,6 @@
 """Whoever shares a batch, and whatever was in a place before: every output is the one alone."""
 
+import threading
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ from spec_trt import names
 from spec_trt.runtime.acceptance_rule import acceptance_rule
 from spec_trt.runtime.allowance import UNLIMITED
 from spec_trt.runtime.batch import Batch
+from spec_trt.runtime.decode import decode_pass
 from spec_trt.runtime.detokenizer import Detokenizer
 from spec_trt.runtime.drafters import METHODS, make_drafter
 from spec_trt.runtime.drafters.autoregressive import AutoregressiveDrafter
@@ -19,6 +21,7 @@ from spec_trt.runtime.sampler import Sampler
 from spec_trt.runtime.sampling import Sampling
 from spec_trt.runtime.stop import StopChecker
 from spec_trt.runtime.target import Target
+from spec_trt.runtime.worker import Worker
 from tests.runtime.decoding import tokens
 from tests.runtime.fake_heads import fake_heads
 from tests.runtime.fake_session import FakeSession, fake_facts
@@ -157,6 +160,47 @@ def test_running_sequences_go_on_while_a_long_prompt_is_read():
         batch.step()
         assert running.stats.passes == 1 + number
     assert long.is_read
+
+
+def test_a_pass_knows_how_many_will_join_it(monkeypatch):
+    batch, found = make_batch(4), []
+
+    def noted(sequences, target, budget, *, coming=0):
+        found.append((len(sequences), coming))
+        decode_pass(sequences, target, budget, coming=coming)
+
+    monkeypatch.setattr("spec_trt.runtime.batch.decode_pass", noted)
+    assert batch.admit(Asked(prompt=[1], count=60).sequence())
+    batch.step()
+    assert batch.admit(Asked(prompt=[2] * 8).sequence())
+    for waiting in (0, 1, 5):
+        batch.step(waiting)
+    assert found == [(1, 0), (1, 1), (2, 1), (2, 2)]  # it is being read; one waits; of five, two have places
+
+
+def test_the_worker_says_how_many_wait():
+    class Full:
+        live, everybody, waiting = (), threading.Event(), 0
+
+        def admit(self, _sequence):
+            return not self.everybody.wait(timeout=10)
+
+        def step(self, waiting):
+            self.waiting = waiting
+            raise ValueError("enough")
+
+        def fail(self, error):
+            pass
+
+    batch = Full()
+    worker = Worker(batch, 3)  # type: ignore[arg-type]
+    sequences = [Asked(prompt=[1]).sequence() for _ in range(3)]
+    for sequence in sequences:
+        worker.add(sequence)
+    batch.everybody.set()
+    worker._thread.join()
+    assert batch.waiting == 3
+    assert all(str(sequence.feed.error) == "enough" for sequence in sequences)
 
 
 def test_there_is_no_place_beyond_the_last_and_a_place_is_free_again():

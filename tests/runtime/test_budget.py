@@ -87,13 +87,13 @@ class Simulated:
         return len(tree)
 
 
-def run(budget: Budget, sequences: list[Simulated], passes: int, world: Costs) -> float:
+def run(budget: Budget, sequences: list[Simulated], passes: int, world: Costs, *, coming: int = 0) -> float:
     """Tokens per millisecond over that plain decoding of the same batch would have had."""
     spent, plain = 0.0, 0.0
     for sequence in sequences:
         sequence.emitted = 0
     for _ in range(passes):
-        allowances = budget.allow(sequences, [64] * len(sequences))
+        allowances = budget.allow(sequences, [64] * len(sequences), coming=coming)
         nodes = max(sequence.take(allowance) for sequence, allowance in zip(sequences, allowances, strict=True))
         drafting = sum(sequence.draft_ms for sequence in sequences if sequence.has_drafted)
         spent += world.verify_ms(nodes, past=64, batch=len(sequences)) + drafting
@@ -146,6 +146,25 @@ def test_a_full_batch_has_smaller_trees():
         assert run(budget, sequences, 300, world) >= 0.97
         means.append(np.mean([sequence.drafted[-100:] for sequence in sequences]))
     assert means[0] > means[1] > means[2]
+
+
+@pytest.mark.parametrize("claimed", [None, 0.6])
+def test_who_waits_for_others_drafts_no_more_than_pays_beside_them(claimed):
+    """A token saves a pass of all nine an eighth of what it takes, or less: what is bought dearer than that is lost."""
+    means = []
+    for coming in (0, 1, 8):
+        world = costs(0.5, draft_ms=2.0, batches=(1, 9))
+        sequence = Simulated(0.6, draft_ms=2.0, claimed=claimed)
+        run(Budget(lambda world=world: world), [sequence], 300, world, coming=coming)
+        means.append(np.mean(sequence.drafted[-200:]))
+    assert means[0] >= means[1] > 1
+    assert means[2] < 0.2
+
+
+def test_who_waits_for_others_still_drafts_what_costs_next_to_nothing():
+    world, sequence = costs(0.05), Simulated(0.9)
+    run(Budget(lambda: world), [sequence], 300, world, coming=7)
+    assert np.mean(sequence.drafted[-200:]) > 6
 
 
 @pytest.mark.parametrize("claimed", [None, 0.9])

@@ -83,3 +83,24 @@ def test_the_best_plan_has_the_most_tokens_per_millisecond():
     assert dear.best_alike().rate == pytest.approx(1.9 / (0.999 * 5 + 10), rel=1e-3)
     useless = Planner([drafting((1.0,) * 4, (0.0,) * 4)], batch=1, curve=CURVE)
     assert useless.best_alike().sizes == [0]
+
+
+@given(presents=st.lists(shares, min_size=1, max_size=3), least_rate=st.floats(0.0, 0.5))
+@settings(deadline=None, max_examples=60)
+def test_the_best_plan_has_the_most_tokens_beyond_what_its_milliseconds_are_worth(presents, least_rate):
+    ones = [drafting(present, fixed_ms=0.5) for present in presents]
+    planner = Planner(ones, batch=len(ones), curve=CURVE, least_rate=least_rate)
+    best, others = planner.best_alike(), [planner.plan([size.nodes] * len(ones)) for size in SIZES]
+    rate = planner.worth(best)
+    assert rate == pytest.approx(max(least_rate, best.rate))
+    assert all(best.tokens - rate * best.ms >= other.tokens - rate * other.ms - 1e-9 for other in others)
+
+
+def test_a_trial_loses_more_where_a_millisecond_is_worth_more():
+    planners = [
+        Planner([drafting(accepted=[0.1] * 4)], batch=1, curve=CURVE, least_rate=rate) for rate in (0.0, 0.1, 0.3)
+    ]
+    plan = planners[0].plan([0])
+    losses = [planner.trial_loss([1], plan) for planner in planners]
+    longer, more = (getattr(planners[0].plan([1], usual=True), name) - getattr(plan, name) for name in ("ms", "tokens"))
+    assert losses == pytest.approx([0.1 * longer - more, 0.1 * longer - more, 0.3 * longer - more])
