@@ -1,6 +1,7 @@
 """Sequences decoded together: they join and leave between passes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain
 
 from spec_trt.runtime.budget import Budget
 from spec_trt.runtime.costs import Costs
@@ -11,6 +12,9 @@ from spec_trt.runtime.slots import Slots
 from spec_trt.runtime.target import Target
 
 __all__ = ["Batch"]
+
+_SOON = 16
+"""Passes: who joins within so many, and stays for as many, is reckoned with."""
 
 
 class Batch:
@@ -59,11 +63,11 @@ class Batch:
         self._release_ended()
         return True
 
-    def step(self, waiting: int = 0) -> None:
+    def step(self, waiting: Iterable[LiveSequence] = ()) -> None:
         """Read a part of the newest prompt, and take everybody else one pass further.
 
         Args:
-            waiting: Sequences that are yet to be admitted.
+            waiting: Sequences that are yet to be admitted, the next one first.
         """
         for sequence in self._slots.live:
             sequence.end_if_asked()
@@ -91,12 +95,11 @@ class Batch:
             sequence.has_read(outputs, len(part))
         self._release_ended()
 
-    def _decode(self, waiting: int) -> None:
-        live = self._slots.live
-        decoding = [sequence for sequence in live if sequence.is_read]
+    def _decode(self, waiting: Iterable[LiveSequence]) -> None:
+        decoding = [sequence for sequence in self._slots.live if sequence.is_read]
         if not decoding:
             return
-        coming = len(live) - len(decoding) + min(waiting, self._slots.free)
+        coming = self._coming(waiting)
         try:
             decode_pass(decoding, self._target, self._budget, coming=coming)
         except Exception as error:  # the pass was everybody's
@@ -104,6 +107,17 @@ class Batch:
                 sequence.feed.fail(error)
             self._release_ended()
             self._slots.forget()
+
+    def _coming(self, waiting: Iterable[LiveSequence]) -> list[int]:
+        """The rows of those who will soon join, as far as there is room for them, and then stay for a while."""
+        coming, parts = list[LiveSequence](), 0
+        for sequence in chain((sequence for sequence in self._slots.live if not sequence.is_read), waiting):
+            unread = len(sequence.prompt) - 1 - sequence.read
+            parts += -(-unread // self._target.prefill_chunk)
+            if parts > _SOON or not self._slots.have_room([*coming, sequence]):
+                break
+            coming.append(sequence)
+        return [len(sequence.prompt) for sequence in coming if sequence.stopper.remaining >= _SOON]
 
     def _release_ended(self) -> None:
         for sequence in self._slots.live:

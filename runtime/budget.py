@@ -27,6 +27,11 @@ _TRIALS = 0.003
 """Share of the passes that may be lost to trials of larger trees than the best."""
 
 
+_SAVED = 0.5
+"""Passes that are saved up for trials while others are about to join: what is dear then is cheap again when they have.
+"""
+
+
 class Sized(Protocol):
     """What the budget wants to know of a sequence."""
 
@@ -65,24 +70,27 @@ class Budget:
         self._decided, self._stood = _Decision(allowances=[]), 0
         self._curve_ms = lru_cache(maxsize=1024)(self._measured_curve)
 
-    def allow(self, sequences: Sequence[Sized], lengths: Sequence[int], *, coming: int = 0) -> list[Allowance]:
+    def allow(
+        self, sequences: Sequence[Sized], lengths: Sequence[int], *, coming: Sequence[int] = ()
+    ) -> list[Allowance]:
         """What each sequence's tree of the next pass may have.
 
         Args:
             sequences: Those of the pass.
             lengths: Of each, its committed rows.
-            coming: How many others will decode with them soon.
+            coming: Of each one that will soon decode with them, the rows that it will have then.
         """
         outlooks = [sequence.outlook or self._outlook(sequence) for sequence in sequences]
         if not any(outlooks):
             return [_fixed(sequence) for sequence in sequences]
-        past = _PAST_STEP * round(sum(lengths) / len(lengths) / _PAST_STEP)
-        setting = (past, coming, *outlooks)
-        self._credit += _TRIALS
+        past, least_rate = _stepped_mean(lengths), self._rate_with(lengths, coming)
+        setting = (past, least_rate, *outlooks)
+        if not least_rate or self._credit < _SAVED:
+            self._credit += _TRIALS
         if self._setting != setting or not self._stands():
             pairs = zip(sequences, outlooks, strict=True)
             drafting = [self._drafting(sequence, outlook) for sequence, outlook in pairs if outlook]
-            self._decided = self._decide(drafting, batch=len(sequences), past=past, coming=coming)
+            self._decided = self._decide(drafting, batch=len(sequences), past=past, least_rate=least_rate)
             self._setting, self._stood = setting, 0
         self._stood += 1
         allowances = iter(self._decided.allowances)
@@ -118,7 +126,7 @@ class Budget:
         cost = self._costs.draft.get(sequence.method, _FREE)
         return Drafting(outlook=outlook, cost=cost, backlog=sequence.backlog)
 
-    def _decide(self, drafting: Sequence[Drafting], *, batch: int, past: int, coming: int) -> "_Decision":
+    def _decide(self, drafting: Sequence[Drafting], *, batch: int, past: int, least_rate: float) -> "_Decision":
         """What pays for itself; or more than that, as often as trying it loses little.
 
         All try it together: what none of them could pay for alone may pay for all. Nothing has a price then, so that
@@ -130,10 +138,10 @@ class Budget:
             batch=batch,
             curve=curve,
             overhead_ms=self._costs.overhead_ms,
-            least_rate=self._plain_rate(batch + coming, past) if coming else 0.0,
+            least_rate=least_rate,
         )
         best = planner.best_alike()
-        rate = planner.worth(best)
+        rate = planner.rate_beside(best)
         paying = [_paying(one, planner.own_steps(one.outlook, best), rate) for one in drafting]
         sizes = [allowance.nodes for allowance in paying]
         plan = best if sizes == best.sizes else planner.plan(sizes)
@@ -147,10 +155,13 @@ class Budget:
         self._credit -= loss
         return _Decision(allowances=[Allowance(nodes=size) for size in tried])
 
-    def _plain_rate(self, batch: int, past: int) -> float:
-        """Tokens per millisecond of a batch that drafts nothing."""
-        [plain_ms] = self._curve_ms(0, past, batch)
-        return batch / (plain_ms + self._costs.overhead_ms)
+    def _rate_with(self, lengths: Sequence[int], coming: Sequence[int]) -> float:
+        """Tokens per millisecond that sequences will emit together with those to come, at the least."""
+        batch = min(len(lengths) + len(coming), self._costs.largest_batch)
+        if batch <= len(lengths):
+            return 0.0
+        [plain_ms] = self._curve_ms(0, _stepped_mean([*lengths, *coming]), batch)
+        return batch / (plain_ms + batch * self._costs.overhead_ms)
 
     @cached_property
     def _costs(self) -> Costs:
@@ -170,7 +181,7 @@ class _Decision:
     Attributes:
         allowances: Of each sequence that is sized.
         passes: That it stands for, where anything is drafted.
-        trial_loss: What the next trial would lose, in passes.
+        trial_loss: What the next trial would lose, as a share of what a pass emits.
     """
 
     allowances: Sequence[Allowance]
@@ -201,6 +212,10 @@ def _paying(one: Drafting, steps: Sequence[float], rate: float) -> Allowance:
         prices=list(accumulate((price * step for step in steps[:nodes]), initial=0.0)),
         level_price=price * (one.cost.level_ms or 0.0),
     )
+
+
+def _stepped_mean(lengths: Sequence[int]) -> int:
+    return _PAST_STEP * round(sum(lengths) / len(lengths) / _PAST_STEP)
 
 
 def _fixed(sequence: Sized) -> Allowance:

@@ -1,7 +1,8 @@
 """The memory of caches: taken, laid out, and moved from one layout to another."""
 
+import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ __all__ = [
     "copied",
     "joined_rows",
     "move_rows",
+    "new_mask",
     "on_host",
     "untouched_zeros",
     "zeros",
@@ -25,6 +27,8 @@ __all__ = [
 
 Rows = Tensor | NDArray[Any]
 """Rows of a cache: a tensor, or `on_host` of one, which takes no detour through PyTorch to read."""
+
+SomeRows = TypeVar("SomeRows", bound=Rows)
 
 ALIGNMENT = 256
 """Bytes: of every address that TensorRT is given."""
@@ -39,6 +43,11 @@ def zeros(size: int, like: Tensor) -> Tensor:
         prefer_huge_pages(storage.data_ptr(), storage.nbytes)
     on_host(storage)[:] = 0
     return storage
+
+
+def new_mask(*shape: int, device: torch.device) -> Tensor:
+    """A mask by which nothing sees anything."""
+    return zeros(math.prod(shape), torch.empty(0, dtype=torch.bool, device=device)).view(shape)
 
 
 def untouched_zeros(size: int, like: Tensor) -> Tensor:
@@ -98,16 +107,17 @@ def joined_rows(parts: Sequence[Any]) -> Any:  # noqa: ANN401 - see `on_host`
     return torch.cat(hosted)
 
 
-def copied(rows: Any) -> Any:  # noqa: ANN401 - see `on_host`
+def copied(rows: SomeRows) -> SomeRows:
     """The same numbers in memory of their own.
 
     On a CPU not by PyTorch: large copies start its own threads, which then hold a core for a fifth of a second, waiting
     for more (a pass of eight sequences took 6 % longer behind a prompt's part whose features were copied so).
     """
     hosted = on_host(rows)
-    return _as_one_was(hosted.copy(), rows) if isinstance(hosted, np.ndarray) else hosted.clone()
+    copy: SomeRows = _as_one_was(hosted.copy(), rows) if isinstance(hosted, np.ndarray) else hosted.clone()
+    return copy
 
 
-def _as_one_was(array: NDArray[Any], rows: Rows) -> Any:  # noqa: ANN401 - see `on_host`
+def _as_one_was(array: NDArray[Any], rows: Any) -> Any:  # noqa: ANN401 - see `on_host`
     """An array, as a tensor where rows were one before `on_host`."""
     return torch.from_numpy(array).view(rows.dtype) if isinstance(rows, Tensor) else array

@@ -111,6 +111,11 @@ class Costs:
         ]
         return _between(list(self._curves), _rising(by_batch), batch)
 
+    @property
+    def largest_batch(self) -> int:
+        """Sequences of the largest batch that was measured."""
+        return max(self._curves)
+
     @cached_property
     def _curves(self) -> dict[int, dict[int, Curve]]:
         """By batch and past, nodes and milliseconds, all ascending."""

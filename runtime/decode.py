@@ -10,7 +10,7 @@ from spec_trt.runtime.target import Target
 __all__ = ["decode_pass"]
 
 
-def decode_pass(sequences: Sequence[LiveSequence], target: Target, budget: Budget, *, coming: int = 0) -> None:
+def decode_pass(sequences: Sequence[LiveSequence], target: Target, budget: Budget, *, coming: Sequence[int]) -> None:
     """Take every sequence one pass further: what plain decoding emits, in blocks.
 
     A prompt's last token is the first root, so every emitted token comes from here.
@@ -19,7 +19,7 @@ def decode_pass(sequences: Sequence[LiveSequence], target: Target, budget: Budge
         sequences: Those of the target's first places, in their order, their prompts read.
         target: The model.
         budget: What sizes their trees.
-        coming: How many others will decode with them soon.
+        coming: Of each one that will soon decode with them, the rows that it will have then.
     """
     needs = frozenset[str]().union(*(sequence.needs for sequence in sequences))
     costs = [sequence.stats for sequence in sequences]

@@ -1,6 +1,5 @@
 """The EAGLE draft model: its graph and cache, run over the target's true rows and its own tentative levels."""
 
-import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from spec_trt import names
 from spec_trt.manifest import EagleFacts, ModelFacts
 from spec_trt.runtime.bound_graph import BoundGraph
 from spec_trt.runtime.bound_passes import BoundPasses
-from spec_trt.runtime.cache_memory import DTYPES, Rows, copied, joined_rows, on_host, zeros
+from spec_trt.runtime.cache_memory import DTYPES, Rows, copied, joined_rows, new_mask, on_host
 from spec_trt.runtime.fixed_shapes import FixedShapes
 from spec_trt.runtime.kv_cache import KVCache
 from spec_trt.runtime.pass_memory import PassRooms
@@ -251,7 +250,7 @@ class DraftModel:
 
     def _bind(self, size: "_PassSize") -> "_Pass":
         features, next_features = (
-            self._rooms.take(name, 1, size.nodes, self.facts.hidden, zeros=True)
+            self._rooms.take(name, 1, size.nodes, self.facts.hidden, zeroed=True)
             for name in (names.FEATURES, names.NEXT_FEATURES)
         )
         outputs = {names.NEXT_FEATURES: next_features}
@@ -279,7 +278,7 @@ class DraftModel:
 
     def _bind_fusion(self, session: Session, fused: Tensor) -> "_Fusion":
         """EAGLE-3's fusion, which fills a pass's features."""
-        features = self._rooms.take(_UNFUSED, 1, fused.shape[1], len(self.needs) * self._target_hidden, zeros=True)
+        features = self._rooms.take(_UNFUSED, 1, fused.shape[1], len(self.needs) * self._target_hidden, zeroed=True)
         graph = BoundGraph(
             session, written={}, read={}, inputs={names.FEATURES: features}, outputs={names.NEXT_FEATURES: fused}
         )
@@ -287,12 +286,11 @@ class DraftModel:
 
     def _new_inputs(self, size: "_PassSize") -> dict[str, Tensor]:
         nodes, device = size.nodes, self._session.device
-        mask = (1, nodes, size.window)
         return {
             names.INPUT_IDS: torch.zeros(1, nodes, dtype=torch.int64, device=device),
             names.POSITION_IDS: torch.zeros(1, nodes, dtype=torch.int64, device=device),
             names.PAST_LENS: torch.zeros(1, dtype=torch.int64, device=device),
-            names.TREE_MASK: zeros(math.prod(mask), torch.empty(0, dtype=torch.bool, device=device)).view(mask),
+            names.TREE_MASK: new_mask(1, nodes, size.window, device=device),
         }
 
     def _new_outputs(self, size: "_PassSize") -> dict[str, Tensor]:

@@ -17,17 +17,17 @@ class PassMemory:
 
     Args:
         like: What it holds, and where; its size does not matter.
-        zeros: Whether a block begins as zeros: passes may read what none has filled.
+        zeroed: Whether a block begins as zeros: passes may read what none has filled.
     """
 
-    def __init__(self, like: Tensor, *, zeros: bool = False) -> None:
-        self._block, self._zeros = like.new_empty(0), zeros
+    def __init__(self, like: Tensor, *, zeroed: bool = False) -> None:
+        self._block, self._zeroed = like.new_empty(0), zeroed
 
     def take(self, count: int) -> Tensor:
         """The block's first numbers, [count]; another pass that takes some overwrites them."""
         if count > len(self._block):
             size = 1 << (count - 1).bit_length()
-            self._block = zeros(size, self._block) if self._zeros else self._block.new_empty(size)
+            self._block = zeros(size, self._block) if self._zeroed else self._block.new_empty(size)
         return self._block[:count]
 
 
@@ -42,13 +42,13 @@ class PassRooms:
         self._like = like
         self._memory: dict[str, PassMemory] = {}
 
-    def take(self, name: str, *shape: int, zeros: bool = False) -> Tensor:
+    def take(self, name: str, *shape: int, zeroed: bool = False) -> Tensor:
         """The beginning of a name's memory in some shape; another pass that takes some overwrites it.
 
         Args:
             name: The tensor's.
             shape: The pass's own.
-            zeros: See `PassMemory`; of the name's first call.
+            zeroed: See `PassMemory`; of the name's first call.
         """
-        memory = self._memory.setdefault(name, PassMemory(self._like, zeros=zeros))
+        memory = self._memory.setdefault(name, PassMemory(self._like, zeroed=zeroed))
         return memory.take(math.prod(shape)).view(shape)

@@ -125,12 +125,14 @@ class Planner:
             absent=absent,
         )
 
-    def worth(self, plan: PassPlan) -> float:
+    def rate_beside(self, plan: PassPlan) -> float:
         """Tokens that a millisecond is worth beside a plan."""
         return max(plan.rate, self._least_rate)
 
     def trial_loss(self, nodes: Sequence[int], plan: PassPlan) -> float:
-        """What a pass is expected to lose to another plan, where nothing has a price in it: its share of the plan's.
+        """Tokens that a pass is expected to lose to another plan, where nothing has a price in it.
+
+        Those that its longer time is worth are among them, and all are given as a share of the plan's.
 
         What heads have yet to read for it is lost too: who drafts on does not pay it again.
 
@@ -141,7 +143,7 @@ class Planner:
         trial = self.plan(nodes, usual=True)
         backlog_ms = sum(one.backlog_ms for one, count in zip(self._drafting, nodes, strict=True) if count)
         longer_ms = trial.ms + backlog_ms - plan.ms
-        return max((self.worth(plan) * longer_ms - (trial.tokens - plan.tokens)) / plan.tokens, 0.0)
+        return max((self.rate_beside(plan) * longer_ms - (trial.tokens - plan.tokens)) / plan.tokens, 0.0)
 
     def own_steps(self, outlook: Outlook, plan: PassPlan) -> list[float]:
         """Milliseconds that each node of one sequence's tree costs a pass, as no other tree has so many."""

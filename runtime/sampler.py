@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from spec_trt.runtime.processors import Probabilities, distribution, inverse_cdf, penalize
@@ -88,9 +87,6 @@ class Sampler:
 
 def as_array(logits: "Logits") -> NDArray[np.float64]:
     """Logits as numbers of the host that may be written to: [vocab]."""
-    if isinstance(logits, np.ndarray):
-        row = logits
-    else:  # converted by NumPy where it can: PyTorch's threads wait for cores that ONNX Runtime's need
-        row = (logits.float() if logits.dtype == torch.bfloat16 else logits).cpu().numpy()
+    row = logits if isinstance(logits, np.ndarray) else logits.float().cpu().numpy()
     copy: NDArray[np.float64] = row.astype(np.float64)
     return copy

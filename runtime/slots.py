@@ -65,10 +65,10 @@ class Slots:
         """The sequences that have a place, in the places' order."""
         return [slot.sequence for slot in self._slots if slot.sequence is not None]
 
-    @property
-    def free(self) -> int:
-        """Places that nobody has."""
-        return self._places - len(self.live)
+    def have_room(self, sequences: Sequence[LiveSequence]) -> bool:
+        """Whether there are places, and memory, for some sequences beside those that have a place."""
+        everybody = list(dict.fromkeys([*self.live, *sequences]))
+        return self._batch_for(len(everybody), max(sequence.longest for sequence in everybody)) is not None
 
     def give(self, sequence: LiveSequence) -> bool:
         """Give a sequence the place behind the others, where there is one with rows enough for it until its end."""
@@ -114,7 +114,8 @@ class Slots:
         """How many places the cache is to have; None where it can't have as many as are needed."""
         if needed > self._places:
             return None
-        roomy = len(self._slots) if needed <= len(self._slots) else min(2 * len(self._slots), self._places)
+        held = len(self._slots)
+        roomy = held if needed <= held else max(needed, min(2 * held, self._places))
         return next((batch for batch in (roomy, needed) if self._fits(batch, rows)), None)
 
     def _best_idle(self, sequence: LiveSequence, first: int) -> tuple[int, int]:

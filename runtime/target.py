@@ -1,6 +1,5 @@
 """The target model: its base graph and cache, run over trees."""
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +12,7 @@ from spec_trt import names
 from spec_trt.manifest import ModelFacts
 from spec_trt.runtime.bound_graph import BoundGraph
 from spec_trt.runtime.bound_passes import BoundPasses
-from spec_trt.runtime.cache_memory import DTYPES, Rows, copied, joined_rows, on_host, zeros
+from spec_trt.runtime.cache_memory import DTYPES, Rows, copied, joined_rows, new_mask, on_host
 from spec_trt.runtime.drafters.drafter import PassOutput
 from spec_trt.runtime.fixed_shapes import FixedShapes
 from spec_trt.runtime.kv_cache import KVCache
@@ -191,13 +190,12 @@ class Target:
 
     def _new_inputs(self, size: _PassSize) -> dict[str, Tensor]:
         batch, nodes, device = size.batch, size.nodes, self._session.device
-        mask = (batch, nodes, self._window(size))
         rows = torch.arange(nodes if size.project else 0, device=device)
         return {
             names.INPUT_IDS: torch.zeros(batch, nodes, dtype=torch.int64, device=device),
             names.POSITION_IDS: torch.zeros(batch, nodes, dtype=torch.int64, device=device),
             names.PAST_LENS: torch.zeros(batch, dtype=torch.int64, device=device),
-            names.TREE_MASK: zeros(math.prod(mask), torch.empty(0, dtype=torch.bool, device=device)).view(mask),
+            names.TREE_MASK: new_mask(batch, nodes, self._window(size), device=device),
             names.LOGITS_ROWS: rows.expand(batch, -1).contiguous(),
         }
 

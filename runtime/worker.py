@@ -60,7 +60,7 @@ class Worker:
         try:
             while self._wait_for_work():
                 self._admit()
-                self._batch.step(waiting=len(self._queue))
+                self._batch.step(self._queue)
         except BaseException as fault:  # a fault of ours: nobody may wait for ever
             _LOG.exception("the scheduler ends on a fault of its own")
             error = fault

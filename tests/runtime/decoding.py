@@ -29,7 +29,7 @@ def decode(
     if len(prompt) > 1:
         sequence.has_read({} if out is None else out.tensors, len(prompt) - 1)
     while not sequence.ended:
-        decode_pass([sequence], target, budget)
+        decode_pass([sequence], target, budget, coming=())
     if sequence.feed.error is not None:
         raise sequence.feed.error
     return sequence

@@ -162,31 +162,58 @@ def test_running_sequences_go_on_while_a_long_prompt_is_read():
     assert long.is_read
 
 
-def test_a_pass_knows_how_many_will_join_it(monkeypatch):
-    batch, found = make_batch(4), []
+@pytest.fixture
+def passes(monkeypatch):
+    """Of every pass, how many sequences it has, and the rows of those that will join them."""
+    found: list[tuple[int, list[int]]] = []
 
-    def noted(sequences, target, budget, *, coming=0):
+    def noted(sequences, target, budget, *, coming):
         found.append((len(sequences), coming))
         decode_pass(sequences, target, budget, coming=coming)
 
     monkeypatch.setattr("spec_trt.runtime.batch.decode_pass", noted)
-    assert batch.admit(Asked(prompt=[1], count=60).sequence())
+    return found
+
+
+def test_a_pass_knows_who_will_join_it(passes):
+    batch = make_batch(4)
+    asked = ((8, 60), (7, 9), (6, 60), (5, 60))
+    long, brief, later, last = (Asked(prompt=[2] * rows, count=count).sequence() for rows, count in asked)
+    endless = Asked(prompt=[3] * 90, count=60).sequence()  # 18 parts
+    assert batch.admit(Asked(prompt=[1], count=90).sequence())
     batch.step()
-    assert batch.admit(Asked(prompt=[2] * 8).sequence())
-    for waiting in (0, 1, 5):
+    assert batch.admit(long)
+    for waiting in ([], [later], [brief, later, last], [endless, later]):
         batch.step(waiting)
-    assert found == [(1, 0), (1, 1), (2, 1), (2, 2)]  # it is being read; one waits; of five, two have places
+    assert passes == [
+        (1, []),
+        (1, [8]),  # it is being read
+        (2, [6]),
+        (2, [6]),  # who leaves at once doesn't count, and there is no third place
+        (2, []),  # before it has been read much may have changed
+    ]
 
 
-def test_the_worker_says_how_many_wait():
+def test_who_has_no_memory_is_not_reckoned_with(passes):
+    batch = make_batch(8, fits=lambda places, rows: places * rows <= 100)
+    assert batch.admit(Asked(prompt=[1], count=49).sequence())
+    for waiting in (1, 2):
+        batch.step([Asked(prompt=[2], count=40).sequence() for _ in range(waiting)])
+    assert passes == [(1, [1]), (1, [1])]
+
+
+def test_the_worker_says_who_waits():
     class Full:
-        live, everybody, waiting = (), threading.Event(), 0
+        live = ()
+
+        def __init__(self):
+            self.everybody, self.waiting = threading.Event(), []
 
         def admit(self, _sequence):
             return not self.everybody.wait(timeout=10)
 
         def step(self, waiting):
-            self.waiting = waiting
+            self.waiting = list(waiting)
             raise ValueError("enough")
 
         def fail(self, error):
@@ -198,8 +225,8 @@ def test_the_worker_says_how_many_wait():
     for sequence in sequences:
         worker.add(sequence)
     batch.everybody.set()
-    worker._thread.join()
-    assert batch.waiting == 3
+    worker._thread.join(timeout=10)
+    assert batch.waiting == sequences
     assert all(str(sequence.feed.error) == "enough" for sequence in sequences)
 
 
