@@ -11,11 +11,14 @@ from spec_trt.runtime.tree import Tree
 
 __all__ = ["Outlook", "Worth"]
 
-_PRIOR_PASSES = 6
-"""What is known beforehand counts as so many passes."""
-
 _MEMORY = 32
 """Passes after which a pass counts little: texts change from one paragraph to the next."""
+
+_PRIOR = 0.2
+"""What is known beforehand counts as so large a share of the passes that are remembered."""
+
+_DRAFTING_PASSES = 6
+"""Passes over which the runs of the draft model are averaged."""
 
 _FORGOTTEN = 0.97
 """What is left, after a pass, of what is known of places that it did not draft: they may have changed since."""
@@ -104,9 +107,10 @@ class Outlook:
         self.sizes, self._memory = sizes, memory
         self._learners: tuple[Outlook, ...] = (self,) if beyond is None else (*beyond._learners, self)
         self._sizes, places = [size.nodes for size in sizes], sizes[-1].nodes
-        passes = _PRIOR_PASSES if known or beyond else _GUESS_PASSES
+        passes = _PRIOR * memory if known or beyond else _GUESS_PASSES
         known = known or (beyond.worth if beyond else Worth.guessed(places))
-        self._claimed, self._kept = float(_CLAIMS), _CLAIMS * known.calibration
+        self._claimed = max(passes, _CLAIMS)
+        self._kept = self._claimed * known.calibration
         self._signs = [accepted / known.calibration for accepted in known.accepted]
         self._present = list(known.present)
         self._passes: list[float] = [passes] * places
@@ -200,8 +204,8 @@ class Outlook:
         levels, inner = self._drafting[nodes]
         shape = tree.topology
         self._drafting[nodes] = (
-            levels + (max(shape.depth - 1, 0) - levels) / _PRIOR_PASSES,
-            inner + (shape.inner - inner) / _PRIOR_PASSES,
+            levels + (max(shape.depth - 1, 0) - levels) / _DRAFTING_PASSES,
+            inner + (shape.inner - inner) / _DRAFTING_PASSES,
         )
 
     def _calibrate(self, claimed: float, kept: int) -> None:

@@ -123,6 +123,7 @@ def test_pytorch_starts_no_threads(smollm2_engine):
     program = f"""
 import os
 import torch
+from dataclasses import replace
 from pathlib import Path
 from spec_trt.runtime import Engine, GenerationConfig, Sampling
 
@@ -133,12 +134,13 @@ torch.set_num_threads(5)
 engine = Engine.load(Path({str(smollm2_engine("int8"))!r}))
 loaded = threads()
 for first, method in enumerate(engine.methods):
-    prompts = [[first * 10 + place, *range(100, 300)] for place in range(2)]  # none begins as another one did
-    for sampling in (Sampling(), Sampling(temperature=1.0, repetition_penalty=1.1, seed=0)):
-        configs = [GenerationConfig(method=method, sampling=sampling, max_new_tokens=8, log_probs=log_probs)
-                   for log_probs in (False, True)]
-        for config in configs:
-            engine.generate(prompts, config)
+    prompts = [[first * 10 + place, *range(100, 300)] for place in range(2)]  # each method reads its own
+    drawn = Sampling(temperature=1.0, repetition_penalty=1.1, seed=0)
+    for sampling in (Sampling(), drawn, replace(drawn, repetition_penalty=1.0, draft_sampling=True)):
+        for log_probs in (False, True):
+            if method == "eagle" or not sampling.draft_sampling:
+                engine.generate(prompts, GenerationConfig(method=method, sampling=sampling, max_new_tokens=8,
+                                                          log_probs=log_probs))
 engine.next_logits(prompts[0])
 decoding = threads() - loaded
 torch.zeros(1_000_000).clone()
