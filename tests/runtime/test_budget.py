@@ -282,6 +282,20 @@ def test_one_sequences_trouble_is_known_to_the_next():
     assert sum(later.drafted[:20]) <= 4
 
 
+def test_what_was_measured_is_not_unlearned_by_one_short_bad_answer():
+    good = Worth(accepted=[0.6 * 0.8**place for place in range(8)], present=[0.99] * 8)
+    world = replace(costs(2.0, draft_ms=1.5), worth={"ngram": good})
+    budget = Budget(lambda: world)
+    run(budget, [Simulated(0.0, draft_ms=1.5)], 8, world)
+    later = Simulated(0.6, draft_ms=1.5)
+    run(budget, [later], 10, world)
+    assert np.mean(later.drafted) > 1
+    run(budget, [Simulated(0.0, draft_ms=1.5)], 600, world)
+    later = Simulated(0.0, draft_ms=1.5)
+    run(budget, [later], 10, world)
+    assert not any(later.drafted[1:])  # but by many; a trial may come at any time
+
+
 def test_a_node_has_its_price_and_a_level_too():
     world = costs(0.5, draft_ms=1.0)
     world.draft["eagle2"] = DraftCost(pass_ms=3.0, fixed_ms=1.0, level_ms=2.0, node_ms=0.0)  # type: ignore[index]
