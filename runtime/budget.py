@@ -17,6 +17,9 @@ __all__ = ["Budget", "Sized"]
 _LONG_MEMORY = 400
 """Passes that what is known of a method comes from."""
 
+_BACK = 0.25
+"""How far what is known of a method goes back to what was measured, with every request: its text may be of any kind."""
+
 _STANDS = 4
 """Passes that what pays is decided for: less changes in a few passes than deciding takes."""
 
@@ -112,15 +115,18 @@ class Budget:
         """A sequence's first, begun with what is known of its method; None where it has a size of its own."""
         if sequence.budget == "auto":
             sizes = tuple(sequence.sizes())
-            if (sequence.method, sizes) not in self._known:
-                self._known[sequence.method, sizes] = self._measured(sequence.method, sizes)
-            sequence.outlook = Outlook(sizes, beyond=self._known[sequence.method, sizes])
+            sequence.outlook = Outlook(sizes, beyond=self._known_of(sequence.method, sizes))
         return sequence.outlook
 
-    def _measured(self, method: str, sizes: Sequence[Size]) -> Outlook:
-        """What a method was worth where costs were measured."""
+    def _known_of(self, method: str, sizes: tuple[Size, ...]) -> Outlook:
+        """What is known of a method as a request begins: at first, what it was worth where costs were measured."""
         worth = self._costs.worth.get(method)
-        return Outlook(sizes, worth and worth.resized(sizes[-1].nodes), memory=_LONG_MEMORY)
+        measured, known = worth and worth.resized(sizes[-1].nodes), self._known.get((method, sizes))
+        if known is None:
+            known = self._known[method, sizes] = Outlook(sizes, measured, memory=_LONG_MEMORY)
+        elif measured is not None:
+            known.go_back(measured, _BACK)
+        return known
 
     def _drafting(self, sequence: Sized, outlook: Outlook) -> Drafting:
         cost = self._costs.draft.get(sequence.method, _FREE)

@@ -178,6 +178,17 @@ class Outlook:
             outlook._learn_drafting(tree, self.size(allowed).nodes)
             outlook._gains.clear()
 
+    def go_back(self, worth: Worth, share: float) -> None:
+        """Go some share of the way back to what was known at first, of as many places; no surer of it than before."""
+        calibration = self.calibration + share * (worth.calibration - self.calibration)
+        signs = [accepted / worth.calibration for accepted in worth.accepted]
+        self._kept = calibration * self._claimed
+        self._signs = [here + share * (there - here) for here, there in zip(self._signs, signs, strict=True)]
+        self._present = [
+            here + share * (there - here) for here, there in zip(self._present, worth.present, strict=True)
+        ]
+        self._gains.clear()
+
     def _blend(self, allowed: int, nodes: int, signs: dict[int, float]) -> None:
         for place in range(allowed):
             self._passes[place] = min(self._passes[place] + 1, self._memory)

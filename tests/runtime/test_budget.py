@@ -292,8 +292,41 @@ def test_what_was_measured_is_not_unlearned_by_one_short_bad_answer():
     assert np.mean(later.drafted) > 1
     run(budget, [Simulated(0.0, draft_ms=1.5)], 600, world)
     later = Simulated(0.0, draft_ms=1.5)
-    run(budget, [later], 10, world)
-    assert not any(later.drafted[1:])  # but by many; a trial may come at any time
+    run(budget, [later], 12, world)
+    assert not any(later.drafted[6:])  # but by many: the next request is soon sure of it
+
+
+def test_every_request_takes_what_is_known_nearer_to_what_was_measured():
+    good = Worth(accepted=[0.6 * 0.8**place for place in range(8)], present=[0.99] * 8)
+    world = replace(costs(2.0, draft_ms=1.5), worth={"ngram": good})
+    budget, gains = Budget(lambda: world), []
+    for _ in range(6):
+        budget.allow([request := Simulated(0.6, draft_ms=1.5)], [64])
+        assert request.outlook is not None
+        gains.append(request.outlook.gain(8) / sum(good.accepted))
+        if len(gains) == 1:
+            for _ in range(1500):
+                request.outlook.learn(chain(8), [0], 8)
+    assert gains.pop(0) == pytest.approx(1)
+    assert gains == sorted(gains)
+    assert 0.25 <= gains[0] < 0.5
+    assert gains[-1] > 0.7
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_an_outlook_goes_back_by_a_share(share):
+    measured = Worth(accepted=[0.6, 0.3], present=[0.9, 0.8], calibration=0.5)
+    outlook = Outlook([Size(nodes=nodes) for nodes in range(3)], measured)
+    for _ in range(50):
+        outlook.learn(chain(2, 0.5), [0], 2)
+    before = outlook.worth
+    outlook.go_back(measured, share)
+    after = outlook.worth
+    assert after.calibration == pytest.approx((1 - share) * before.calibration + share * 0.5)
+    assert after.present == pytest.approx([1 - share * 0.1, 1 - share * 0.2], abs=0.02)
+    assert outlook.gain(2) == pytest.approx(sum(after.accepted))
+    if share in (0.0, 1.0):
+        assert after.accepted == pytest.approx((measured if share else before).accepted)
 
 
 def test_a_node_has_its_price_and_a_level_too():
