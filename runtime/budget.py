@@ -29,10 +29,8 @@ _PAST_STEP = 64
 _TRIALS = 0.003
 """Share of the passes that may be lost to trials of larger trees than the best."""
 
-
 _SAVED = 0.5
-"""Passes that are saved up for trials while others are about to join: what is dear then is cheap again when they have.
-"""
+"""Passes that are saved up for trials while others are about to join: a trial is dear then, and cheap again later."""
 
 
 class Sized(Protocol):
@@ -140,11 +138,7 @@ class Budget:
         """
         curve = self._curve_ms(max(one.outlook.sizes[-1].nodes for one in drafting), past, batch)
         planner = Planner(
-            drafting,
-            batch=batch,
-            curve=curve,
-            overhead_ms=self._costs.overhead_ms,
-            least_rate=least_rate,
+            drafting, batch=batch, curve=curve, overhead_ms=self._costs.overhead_ms, least_rate=least_rate
         )
         best = planner.best_alike()
         rate = planner.rate_beside(best)

@@ -64,6 +64,11 @@ class Worth:
                 f"{self}; measure again"
             )
 
+    @property
+    def signs(self) -> list[float]:
+        """By place, how likely the drafter itself finds such a node, on average: `accepted` before calibration."""
+        return [accepted / self.calibration for accepted in self.accepted]
+
     @classmethod
     def guessed(cls, places: int) -> "Worth":
         """One that is worth trying."""
@@ -111,7 +116,7 @@ class Outlook:
         known = known or (beyond.worth if beyond else Worth.guessed(places))
         self._claimed = max(passes, _CLAIMS)
         self._kept = self._claimed * known.calibration
-        self._signs = [accepted / known.calibration for accepted in known.accepted]
+        self._signs = known.signs
         self._present = list(known.present)
         self._passes: list[float] = [passes] * places
         self._rested = 0
@@ -181,12 +186,9 @@ class Outlook:
     def go_back(self, worth: Worth, share: float) -> None:
         """Go some share of the way back to what was known at first, of as many places; no surer of it than before."""
         calibration = self.calibration + share * (worth.calibration - self.calibration)
-        signs = [accepted / worth.calibration for accepted in worth.accepted]
         self._kept = calibration * self._claimed
-        self._signs = [here + share * (there - here) for here, there in zip(self._signs, signs, strict=True)]
-        self._present = [
-            here + share * (there - here) for here, there in zip(self._present, worth.present, strict=True)
-        ]
+        self._signs = _part_way(self._signs, worth.signs, share)
+        self._present = _part_way(self._present, worth.present, share)
         self._gains.clear()
 
     def _blend(self, allowed: int, nodes: int, signs: dict[int, float]) -> None:
@@ -229,3 +231,7 @@ def _signs(tree: Tree, path: Sequence[int]) -> dict[int, float]:
     """Of each place that a tree has a node of, how likely the drafter found it, or else whether it was accepted."""
     taken = set(path)
     return {tree.place(node): tree.chances.get(node, float(node in taken)) for node in range(1, len(tree))}
+
+
+def _part_way(here: Sequence[float], there: Sequence[float], share: float) -> list[float]:
+    return [one + share * (other - one) for one, other in zip(here, there, strict=True)]

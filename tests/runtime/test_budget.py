@@ -184,12 +184,12 @@ def test_the_rows_of_those_who_come_count():
 
 
 def test_trials_that_were_dear_are_not_made_up_for_when_they_are_cheap():
-    world = costs(2.0, draft_ms=1.0, batches=(1, 9))
-    budget, sequence = Budget(lambda: world), Simulated(0.0, draft_ms=1.0)
+    world = costs(2.0, draft_ms=20.0, batches=(1, 9))
+    budget, sequence = Budget(lambda: world), Simulated(0.0, draft_ms=20.0)
     run(budget, [sequence], 200, world)
     run(budget, [sequence], 2000, world, coming=8)
     run(budget, [sequence], 60, world)
-    assert sum(nodes > 0 for nodes in sequence.drafted[-60:]) <= 3
+    assert not any(sequence.drafted[-60:])  # one takes two passes more; so much is saved in 700
 
 
 def test_who_waits_for_others_still_drafts_what_costs_next_to_nothing():
